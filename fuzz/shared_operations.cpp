@@ -231,7 +231,7 @@ std::unique_ptr<Operation> start(Call call, World& world, Tensors& tensors, DTyp
   switch (call) {
     case kAllreduce: {
       const std::array pieces{Piece{tensors.in.data(), tensors.out.data(), count}};
-      return backend.allreduce(pieces, reduction);
+      return backend.start(Allreduce{pieces, reduction});
     }
     case kInHeap: {
       std::byte* const data = world.tensor_in_heap();
@@ -243,35 +243,35 @@ std::unique_ptr<Operation> start(Call call, World& world, Tensors& tensors, DTyp
         std::byte* const piece = data + at * size_of(dtype);
         pieces.push_back({piece, piece, std::min(each, count - at)});
       }
-      return backend.allreduce(pieces, reduction);
+      return backend.start(Allreduce{pieces, reduction});
     }
     case kReducescatter: {
       ScatterPiece piece{tensors.in.data(), tensors.out.data(), {0}};
       const auto size = static_cast<std::size_t>(world.size());
       for (std::size_t m = 1; m <= size; ++m) piece.begins.push_back(count * m / size);
-      return backend.reducescatter(std::span(&piece, 1), reduction);
+      return backend.start(Reducescatter{std::span(&piece, 1), reduction});
     }
     case kAllgather: {
       GatherPlan plan;
       plan.in = {tensors.in};
       for (Bytes& out : tensors.outs) plan.out.push_back({out});
-      return backend.allgather(std::move(plan));
+      return backend.start(std::move(plan));
     }
     case kAlltoall: {
       AlltoallPlan plan;
       for (const Bytes& in : tensors.ins) plan.in.emplace_back(in);
       for (Bytes& out : tensors.outs) plan.out.emplace_back(out);
       plan.longest = bytes * tensors.ins.size();
-      return backend.alltoall(std::move(plan));
+      return backend.start(std::move(plan));
     }
     case kBroadcast:
-      return backend.broadcast(tensors.in, tensors.out, 1);
+      return backend.start(Broadcast{tensors.in, tensors.out, 1});
     case kReceive:
       return backend.recv(1, tensors.out);
     case kSend:
       return backend.send(1, tensors.in);
     default:
-      return backend.barrier();
+      return backend.start(Barrier{});
   }
 }
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "backends/algorithms/direct_allreduce.h"
 #include "backends/algorithms/direct_collectives.h"
 #include "backends/algorithms/direct_reducescatter.h"
+#include "backends/buffers/ranges.h"
 #include "backends/buffers/staging.h"
 #include "backends/failed_operation.h"
 
@@ -22,16 +24,19 @@ std::string_view Backend::path(Kind /*kind*/, std::size_t /*bytes*/) const noexc
   return name();
 }
 
-std::unique_ptr<Operation> Backend::allreduce(std::span<const Piece> pieces,
-                                              const Reduction& reduction) {
-  if (auto refused = refuse(reduction)) return refused;
+template <>
+std::unique_ptr<Operation> Backend::perform(Allreduce verb) {
+  const auto& pieces = verb.pieces;
+  const Reduction& reduction = verb.reduction;
+  if (auto refused = refuse(verb)) return refused;
   std::size_t count = 0;
   for (const Piece& piece : pieces) count += piece.count;
   return direct_allreduce(*this, *staging_, pieces, reduction,
                           plan_direct(count, size_of(reduction.dtype), members_.size()));
 }
 
-std::unique_ptr<Operation> Backend::refuse(const Reduction& reduction) const {
+std::unique_ptr<Operation> Backend::refuse(const Allreduce& verb) const {
+  const Reduction& reduction = verb.reduction;
   const bool known = reduction.op != ReduceOp::Adasum &&
                      (reduction.op != ReduceOp::Average || reduction.dtype == DType::Bool);
   if (known) return nullptr;
@@ -40,16 +45,24 @@ std::unique_ptr<Operation> Backend::refuse(const Reduction& reduction) const {
                                                  std::string(name_of(reduction.op)));
 }
 
-std::unique_ptr<Operation> Backend::refuse(std::span<const ScatterPiece> pieces,
-                                           const Reduction& reduction) const {
-  for (const ScatterPiece& piece : pieces) {
+std::unique_ptr<Operation> Backend::refuse(const Reducescatter& verb) const {
+  for (const ScatterPiece& piece : verb.pieces) {
     if (piece.begins.size() != members_.ranks.size() + 1 || piece.begins.front() != 0 ||
         !std::is_sorted(piece.begins.begin(), piece.begins.end())) {
       return failed_operation(Code::InvalidArgument,
                               "the parts of a reducescatter do not fit the members");
     }
   }
-  return refuse(reduction);
+  return refuse(Allreduce{{}, verb.reduction});
+}
+
+std::unique_ptr<Operation> Backend::refuse(const GatherPlan& plan) const {
+  if (plan.out.size() == members_.ranks.size() &&
+      total_bytes(plan.in) == total_bytes(plan.out[static_cast<std::size_t>(members_.self)])) {
+    return nullptr;
+  }
+  return failed_operation(Code::InvalidArgument,
+                          "the plan of an allgather does not fit this member's contribution");
 }
 
 std::unique_ptr<Operation> Backend::refuse(const AlltoallPlan& plan) const {
@@ -64,28 +77,42 @@ std::unique_ptr<Operation> Backend::refuse(const AlltoallPlan& plan) const {
                           "the plan of an alltoall does not fit this member's contribution");
 }
 
-std::unique_ptr<Operation> Backend::allgather(GatherPlan plan) {
+template <>
+std::unique_ptr<Operation> Backend::perform(GatherPlan plan) {
   return direct_allgather(*this, *staging_, std::move(plan));
 }
 
-std::unique_ptr<Operation> Backend::reducescatter(std::span<const ScatterPiece> pieces,
-                                                  const Reduction& reduction) {
-  if (auto refused = refuse(pieces, reduction)) return refused;
+template <>
+std::unique_ptr<Operation> Backend::perform(Reducescatter verb) {
+  const auto& pieces = verb.pieces;
+  const Reduction& reduction = verb.reduction;
+  if (auto refused = refuse(verb)) return refused;
   return direct_reducescatter(*this, *staging_, pieces, reduction,
                               direct_slice(size_of(reduction.dtype), members_.size()));
 }
 
-std::unique_ptr<Operation> Backend::alltoall(AlltoallPlan plan) {
+template <>
+std::unique_ptr<Operation> Backend::perform(AlltoallPlan plan) {
   if (auto refused = refuse(plan)) return refused;
   return direct_alltoall(*this, std::move(plan));
 }
 
-std::unique_ptr<Operation> Backend::broadcast(std::span<const std::byte> in,
-                                              std::span<std::byte> out, int root) {
+template <>
+std::unique_ptr<Operation> Backend::perform(Broadcast verb) {
+  const auto in = verb.in;
+  const auto out = verb.out;
+  const int root = verb.root;
   return tree_broadcast(*this, in, out, root);
 }
 
-std::unique_ptr<Operation> Backend::barrier() { return meet(); }
+template <>
+std::unique_ptr<Operation> Backend::perform(Barrier /*verb*/) {
+  return meet();
+}
+
+std::unique_ptr<Operation> Backend::start(Verb verb) {
+  return std::visit([this](auto& of) { return perform(std::move(of)); }, verb);
+}
 
 std::unique_ptr<Operation> Backend::meet() { return dissemination_barrier(*this); }
 

@@ -4,8 +4,8 @@
 /// in it ("set ranks"). All members start the same operations in the same order. Each call returns
 /// an Operation, which the engine steps until it is done and which must not outlive the backend.
 /// Operations of one backend run one after another, never interleaved. Only send() and recv() must
-/// be written. Everything else has a default over these two: an algorithm of algorithms/ that is
-/// correct for any number of members. Reductions compute the one association of
+/// be written. Each verb has a default over these two: an algorithm of algorithms/ that is correct
+/// for any number of members. Reductions compute the one association of
 /// kernels/association.h, whatever the size, the chunks or the batch, so the same inputs give the
 /// same bits on every backend.
 #pragma once
@@ -16,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "backends/operation.h"
@@ -34,7 +35,7 @@ struct Piece {
   std::size_t count = 0;  ///< elements
 };
 
-/// The data of an allgather. This member contributes the concatenation of `in`. The contribution of
+/// An allgather. This member contributes the concatenation of `in`. The contribution of
 /// member m is scattered over `out[m]`, which has the same total length as that member's `in`. This
 /// member's own part is copied too.
 struct GatherPlan {
@@ -55,7 +56,7 @@ struct ScatterPiece {
   std::vector<std::size_t> begins;
 };
 
-/// The data of an alltoall. `in[m]` goes to member m; `out[m]` comes from member m, whose `in` for
+/// An alltoall. `in[m]` goes to member m; `out[m]` comes from member m, whose `in` for
 /// this member has the same length. This member's own part is copied too.
 struct AlltoallPlan {
   std::vector<std::span<const std::byte>> in;  ///< by set rank
@@ -67,6 +68,34 @@ struct AlltoallPlan {
   /// it, or none does.
   std::vector<std::uint64_t> theirs = {};
 };
+
+/// out = postscale * reduce(prescale * in), element by element over the concatenation of `pieces`,
+/// which has the same counts on every member. The pieces are copied, the memory they name is not.
+struct Allreduce {
+  std::span<const Piece> pieces;
+  Reduction reduction;
+};
+
+/// Reduces the concatenation of `pieces`; every member receives its part. The same bits as those of
+/// an allreduce.
+struct Reducescatter {
+  std::span<const ScatterPiece> pieces;
+  Reduction reduction;
+};
+
+/// Copies bytes from member `root` to all. On the root `in` is the source; on other members it is
+/// ignored. `out` may equal `in`; on the root an `out` that differs from `in` is filled as well.
+struct Broadcast {
+  std::span<const std::byte> in;
+  std::span<std::byte> out;
+  int root = 0;
+};
+
+/// Completes when all members have started it.
+struct Barrier {};
+
+/// What members do together. A backend has functions for those that it does in a way of its own.
+using Verb = std::variant<Allreduce, GatherPlan, Reducescatter, AlltoallPlan, Broadcast, Barrier>;
 
 /// The members of a process set.
 struct Members {
@@ -98,26 +127,9 @@ class Backend {
   virtual std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) = 0;
   virtual std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) = 0;
 
-  /// out = postscale * reduce(prescale * in) element by element over the concatenation of `pieces`
-  /// (same counts on every member). The pieces are copied; the memory they name stays valid until
-  /// done. Default: direct_allreduce().
-  virtual std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
-                                               const Reduction& reduction);
-  /// Default: direct_allgather().
-  virtual std::unique_ptr<Operation> allgather(GatherPlan plan);
-  /// Reduces the concatenation of `pieces`; every member receives its part. Gives the same bits as
-  /// allreduce(). Default: direct_reducescatter().
-  virtual std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
-                                                   const Reduction& reduction);
-  /// Default: direct_alltoall().
-  virtual std::unique_ptr<Operation> alltoall(AlltoallPlan plan);
-  /// Copies bytes from member `root` to all. On the root `in` is the source; on other members it is
-  /// ignored. `out` may equal `in`; on the root an `out` that differs from `in` is filled as well.
-  /// Default: tree_broadcast().
-  virtual std::unique_ptr<Operation> broadcast(std::span<const std::byte> in,
-                                               std::span<std::byte> out, int root);
-  /// Completes when all members have started it. Default: dissemination_barrier().
-  virtual std::unique_ptr<Operation> barrier();
+  /// Starts a collective. What the verb names stays valid until the operation is done. Default: an
+  /// algorithm over send() and recv().
+  virtual std::unique_ptr<Operation> start(Verb verb);
   /// A barrier through send and recv alone. It uses no memory of the set, so it can be the set's
   /// first and last operation.
   std::unique_ptr<Operation> meet();
@@ -128,14 +140,17 @@ class Backend {
  protected:
   // Returns an operation that fails if the arguments are contradictory or no backend supports them;
   // else null.
-  [[nodiscard]] std::unique_ptr<Operation> refuse(const Reduction& reduction) const;
-  [[nodiscard]] std::unique_ptr<Operation> refuse(std::span<const ScatterPiece> pieces,
-                                                  const Reduction& reduction) const;
+  [[nodiscard]] std::unique_ptr<Operation> refuse(const Allreduce& verb) const;
+  [[nodiscard]] std::unique_ptr<Operation> refuse(const GatherPlan& plan) const;
+  [[nodiscard]] std::unique_ptr<Operation> refuse(const Reducescatter& verb) const;
   [[nodiscard]] std::unique_ptr<Operation> refuse(const AlltoallPlan& plan) const;
   /// Staging memory, kept from one operation to the next.
   [[nodiscard]] Staging& staging() const noexcept { return *staging_; }
 
  private:
+  template <class Of>
+  std::unique_ptr<Operation> perform(Of verb);
+
   Members members_;
   Association association_;
   std::unique_ptr<Staging> staging_;

@@ -126,22 +126,22 @@ class PythonCall final : public Operation {
     const int dtype = static_cast<int>(call_.dtype);
     const int op = static_cast<int>(call_.op);
     switch (call_.verb) {
-      case Verb::Send:
+      case ForeignVerb::Send:
         return backend.attr("send")(call_.peer, in());
-      case Verb::Recv:
+      case ForeignVerb::Recv:
         return backend.attr("recv")(call_.peer, out());
-      case Verb::Allreduce:
+      case ForeignVerb::Allreduce:
         return backend.attr("allreduce")(out(), dtype, op);
-      case Verb::Allgatherv:
+      case ForeignVerb::Allgatherv:
         return backend.attr("allgatherv")(in(), out(), to_tuple(call_.out_lengths));
-      case Verb::Broadcast:
+      case ForeignVerb::Broadcast:
         return backend.attr("broadcast")(out(), call_.peer);
-      case Verb::Reducescatterv:
+      case ForeignVerb::Reducescatterv:
         return backend.attr("reducescatterv")(in(), out(), to_tuple(call_.out_lengths), dtype, op);
-      case Verb::Alltoallv:
+      case ForeignVerb::Alltoallv:
         return backend.attr("alltoallv")(in(), out(), to_tuple(call_.in_lengths),
                                          to_tuple(call_.out_lengths));
-      case Verb::Barrier:
+      case ForeignVerb::Barrier:
         return backend.attr("barrier")();
     }
     return nb::none();
@@ -212,7 +212,7 @@ class PythonClass final : public ForeignClass {
       : name_(std::move(name)), type_(std::make_shared<Owned>(std::move(type))) {
     const nb::object& named = **type_;
     for (std::size_t verb = 0; verb < kVerbs; ++verb) {
-      const std::string attribute(name_of(static_cast<Verb>(verb)));
+      const std::string attribute(name_of(static_cast<ForeignVerb>(verb)));
       verbs_[verb] =
           nb::hasattr(named, attribute.c_str()) && !named.attr(attribute.c_str()).is_none();
     }
@@ -228,7 +228,9 @@ class PythonClass final : public ForeignClass {
   }
 
   std::string_view name() const noexcept override { return name_; }
-  bool has(Verb verb) const noexcept override { return verbs_[static_cast<std::size_t>(verb)]; }
+  bool has(ForeignVerb verb) const noexcept override {
+    return verbs_[static_cast<std::size_t>(verb)];
+  }
   bool reduces(DType dtype, ReduceOp op) const noexcept override {
     return reduces_[static_cast<std::size_t>(dtype) * kReduceOps + static_cast<std::size_t>(op)];
   }

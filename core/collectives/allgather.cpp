@@ -94,7 +94,7 @@ class Allgather final : public Counted {
     return bytes;
   }
 
-  std::unique_ptr<Operation> move() override { return backend().allgather(std::move(plan_)); }
+  std::unique_ptr<Operation> move() override { return backend().start(std::move(plan_)); }
 
   GatherPlan plan_;
   std::span<const Task> tasks_;

@@ -39,7 +39,7 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
                       .out = task.out,
                       .count = static_cast<std::size_t>(element_count(task.signature->shape))});
   }
-  return backend.allreduce(pieces, reduction);
+  return backend.start(Allreduce{pieces, reduction});
 }
 
 Result<void> combine(const Task& task, const Backend& backend, const FastRule::Shares& shares) {

@@ -152,7 +152,7 @@ class Alltoall final : public Counted {
     return {};
   }
 
-  std::unique_ptr<Operation> move() override { return backend().alltoall(std::move(plan_)); }
+  std::unique_ptr<Operation> move() override { return backend().start(std::move(plan_)); }
 
   AlltoallPlan plan_;
 

@@ -12,7 +12,7 @@ std::string describe(const Signature&) { return "BARRIER"; }
 Result<void> check(const Task&, const Members&) { return {}; }
 
 std::unique_ptr<Operation> start(Backend& backend, std::span<const Task>) {
-  return backend.barrier();
+  return backend.start(Barrier{});
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ Result<void> check(const Task& task, const Members& members) {
 std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) {
   const Task& task = tasks.front();  // not fusable: always one task
   const std::size_t bytes = task.signature->bytes();
-  return backend.broadcast({task.in, bytes}, {task.out, bytes},
-                           root_of(*task.signature, backend.members()));
+  return backend.start(
+      Broadcast{{task.in, bytes}, {task.out, bytes}, root_of(*task.signature, backend.members())});
 }
 
 std::size_t bytes(const Signature& signature, const std::int64_t*, int member,

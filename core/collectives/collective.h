@@ -66,10 +66,10 @@ struct Collective {
 [[nodiscard]] Result<void> check_root(const Signature& signature, const Members& members);
 /// Bytes of one row of a tensor that has rows.
 [[nodiscard]] std::size_t row_bytes(const Signature& signature) noexcept;
-/// The result of a reduction on this member: of a reducescatter its share of the rows.
+/// The result of a reduction on this member: if rows are scattered, its share of them.
 [[nodiscard]] Shape shape_of_result(const Signature& signature, const Members& members);
-/// The first row of that member's share in a reducescatter; for the member beyond the last, the
-/// number of rows. Shares are equal, but for the rest: the first members get one row more each.
+/// The first row of that member's share, if rows are scattered; for the member beyond the last,
+/// the number of rows. Shares are equal, but for the rest: the first members get one row more each.
 [[nodiscard]] std::int64_t first_row(std::int64_t rows, std::int64_t size, std::int64_t member);
 /// Its set rank, of a signature that has been checked.
 [[nodiscard]] int root_of(const Signature& signature, const Members& members) noexcept;

@@ -26,7 +26,7 @@ Counted::Counted(Backend& backend, std::vector<std::int64_t> own, std::span<cons
       size_(static_cast<std::size_t>(backend.members().size())),
       own_(std::move(own)),
       all_(size_ * own_.size()) {
-  if (!known(tasks)) exchange_ = backend.allgather(gather(own_, all_));
+  if (!known(tasks)) exchange_ = backend.start(gather(own_, all_));
 }
 
 /// Takes what the tasks tell. All members agree on them, so either all know it or none does.
@@ -80,7 +80,7 @@ void Counted::agree(bool ready) {
   phase_ = Phase::Agreeing;
   own_word_ = ready ? 1 : 0;
   words_.resize(size_);
-  exchange_ = backend_.allgather(gather({&own_word_, 1}, words_));
+  exchange_ = backend_.start(gather({&own_word_, 1}, words_));
 }
 
 /// The error if a member has no memory: the same text on all members.

@@ -33,7 +33,7 @@ class IntegerAverage final : public Operation {
       end_ = std::min(begin_ + kWindow, count_);
       fill();
       const Piece sums{wide_.get(), wide_.get(), (end_ - begin_) * wide_parts(reduction_.dtype)};
-      sum_ = backend_.allreduce({&sums, 1}, {.dtype = kWideType});
+      sum_ = backend_.start(Allreduce{{&sums, 1}, {.dtype = kWideType}});
       return Step::Advanced;
     }
     auto step = sum_->step();

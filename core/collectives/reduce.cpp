@@ -137,7 +137,7 @@ class Reduce final : public Operation {
         out += piece.count * element_;
       }
     }
-    exchange_ = backend_.allreduce(pieces, reduction_);
+    exchange_ = backend_.start(Allreduce{pieces, reduction_});
   }
 
   std::byte* staging(std::size_t elements) {
@@ -179,7 +179,7 @@ class Reduce final : public Operation {
         [&](const Piece& piece, std::size_t first, std::size_t elements, std::size_t before) {
           pieces.push_back(part_of(piece, first, elements, begin_ + before, out));
         });
-    exchange_ = backend_.reducescatter(pieces, reduction_);
+    exchange_ = backend_.start(Reducescatter{pieces, reduction_});
   }
 
   /// Elements of one piece, the first of which is that one of the batch. Moves `out`.
@@ -210,7 +210,7 @@ class Reduce final : public Operation {
         plan.out[static_cast<std::size_t>(m)] = {out, length(m) * element_};
       }
     }
-    exchange_ = backend_.alltoall(std::move(plan));
+    exchange_ = backend_.start(std::move(plan));
   }
 
   void unpack_gathered() {

@@ -78,7 +78,7 @@ std::unique_ptr<Operation> start(Backend& backend, std::span<const Task> tasks) 
     }
     return average_of_integers(backend, std::move(averaged), reduction);
   }
-  return backend.reducescatter(pieces, reduction);
+  return backend.start(Reducescatter{pieces, reduction});
 }
 
 Result<void> combine(const Task& task, const Backend& backend, const FastRule::Shares& shares) {

@@ -20,7 +20,7 @@ namespace rueda::testing {
 
 /// What all ranks of a test have in common.
 struct FakeWorld {
-  std::set<Verb> verbs{Verb::Send, Verb::Recv};
+  std::set<ForeignVerb> verbs{ForeignVerb::Send, ForeignVerb::Recv};
   bool knows_floats = true;
   Duration delay = Duration::zero();  ///< of every verb, asleep
   Rank fails = -1;                    ///< its allreduce fails
@@ -85,11 +85,11 @@ class FakeBackend final : public Foreign {
         world.called[me].push_back(std::move(said));
       }
       switch (call_.verb) {
-        case Verb::Send:
+        case ForeignVerb::Send:
           world.wires[{members.ranks, members.self, call_.peer}].emplace_back(call_.in.begin(),
                                                                               call_.in.end());
           return Step::Done;
-        case Verb::Recv: {
+        case ForeignVerb::Recv: {
           auto& wire = world.wires[{members.ranks, call_.peer, members.self}];
           if (wire.empty()) return Step::Blocked;
           if (wire.front().size() != call_.out.size()) {
@@ -101,7 +101,7 @@ class FakeBackend final : public Foreign {
           wire.pop_front();
           return Step::Done;
         }
-        case Verb::Allreduce:
+        case ForeignVerb::Allreduce:
           if (me == world.fails) return Error{.code = Code::Backend, .message = "no luck today"};
           if (me == world.waits) {
             world.changed.wait(lock, [this] { return backend_.aborted_; });
@@ -165,7 +165,7 @@ class FakeClass final : public ForeignClass {
  public:
   explicit FakeClass(std::shared_ptr<FakeWorld> world) : world_(std::move(world)) {}
   std::string_view name() const noexcept override { return "Fake"; }
-  bool has(Verb verb) const noexcept override { return world_->verbs.contains(verb); }
+  bool has(ForeignVerb verb) const noexcept override { return world_->verbs.contains(verb); }
   bool reduces(DType dtype, ReduceOp op) const noexcept override {
     return world_->knows_floats && dtype == DType::Float32 && op == ReduceOp::Sum;
   }

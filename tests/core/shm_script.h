@@ -105,7 +105,7 @@ class ScriptedRank {
   }
 
   void barrier() {
-    const auto operation = backend_.barrier();
+    const auto operation = backend_.start(Barrier{});
     finish({operation.get()}, "barrier");
   }
 
@@ -130,7 +130,7 @@ class ScriptedRank {
       pieces.push_back({mine.data() + at * element, out.data() + at * element, part});
       at += part;
     }
-    const auto operation = backend_.allreduce(pieces, reduction);
+    const auto operation = backend_.start(Allreduce{pieces, reduction});
     finish({operation.get()}, "allreduce");
     expect(out == expected, "allreduce");
   }
@@ -172,7 +172,7 @@ class ScriptedRank {
                       first + static_cast<std::ptrdiff_t>(piece.begins[self + 1] * element));
       at += piece.begins.back() * element;
     }
-    const auto operation = backend_.reducescatter(pieces, reduction);
+    const auto operation = backend_.start(Reducescatter{pieces, reduction});
     finish({operation.get()}, "reducescatter");
     expect(out == expected, "reducescatter");
   }
@@ -209,7 +209,7 @@ class ScriptedRank {
       plan.out.push_back(place.first(length(other, rank_)));
       place = place.subspan(length(other, rank_));
     }
-    const auto operation = backend_.alltoall(std::move(plan));
+    const auto operation = backend_.start(std::move(plan));
     finish({operation.get()}, "alltoall");
     expect(out == expected, "alltoall");
   }
@@ -220,7 +220,7 @@ class ScriptedRank {
     const Bytes source = content(root, bytes);
     const bool in_place = common_() % 2 == 0;
     Bytes out = in_place && rank_ == root ? source : Bytes(bytes);
-    const auto operation = backend_.broadcast(in_place ? out : source, out, root);
+    const auto operation = backend_.start(Broadcast{in_place ? out : source, out, root});
     finish({operation.get()}, "broadcast");
     expect(out == source, "broadcast");
   }
@@ -235,7 +235,7 @@ class ScriptedRank {
     plan.in = cut<const std::byte>(mine);
     for (const std::size_t length : lengths) out.emplace_back(length);
     for (Bytes& bytes : out) plan.out.push_back(cut<std::byte>(bytes));
-    const auto operation = backend_.allgather(std::move(plan));
+    const auto operation = backend_.start(std::move(plan));
     finish({operation.get()}, "allgather");
     for (int rank = 0; rank < size_; ++rank) {
       const auto i = static_cast<std::size_t>(rank);

@@ -75,7 +75,7 @@ void check(Backend& backend, const Table& table) {
     plan.out.push_back(std::span(out[i]).subspan(kOffset, table.bytes(other, self)));
   }
   plan.longest = table.longest();
-  const auto operation = backend.alltoall(std::move(plan));
+  const auto operation = backend.start(std::move(plan));
   ASSERT_TRUE(succeeded(drive_all({operation.get()})));
   for (int other = 0; other < members; ++other) {
     Bytes wanted(kOffset, kMark);
@@ -170,8 +170,8 @@ TEST(Alltoall, AMemberThatLeadsAstrayLeadsNowhereOutsideItsSlot) {
       takes.in.resize(2);
       takes.out = {got, {}};
       gives.longest = takes.longest = 40;
-      const auto giving = one->alltoall(gives);
-      const auto taking = other->alltoall(takes);
+      const auto giving = one->start(gives);
+      const auto taking = other->start(takes);
       ASSERT_TRUE(static_cast<bool>(giving->step()));
       // Entry 1 of the table, on either path.
       std::byte* const slot =
@@ -190,11 +190,11 @@ TEST(Alltoall, RefusesAPlanThatContradictsItself) {
   plan.in = {data, {}};
   plan.out = {data, {}};
   plan.longest = 7;  // less than this member brings
-  EXPECT_FALSE(static_cast<bool>(backend->alltoall(plan)->step()));
+  EXPECT_FALSE(static_cast<bool>(backend->start(plan)->step()));
   plan.longest = 8;
   plan.out[0] = {};
-  EXPECT_FALSE(static_cast<bool>(backend->alltoall(plan)->step()));
-  EXPECT_FALSE(static_cast<bool>(backend->alltoall({})->step()));
+  EXPECT_FALSE(static_cast<bool>(backend->start(plan)->step()));
+  EXPECT_FALSE(static_cast<bool>(backend->start(AlltoallPlan{})->step()));
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ Bytes reduce_batch(TcpBackend& backend, const Bytes& input, const Batch& batch,
                    const Reduction& reduction, const DirectPlan* plan) {
   return testing::reduce_batch(
       backend, input, batch, reduction, [&](std::span<const Piece> pieces, Staging& staging) {
-        return plan == nullptr ? backend.allreduce(pieces, reduction)
+        return plan == nullptr ? backend.start(Allreduce{pieces, reduction})
                                : direct_allreduce(backend, staging, pieces, reduction, *plan);
       });
 }
@@ -161,7 +161,7 @@ TEST(DirectAllreduce, RefusesWhatTheKernelsDoNotKnow) {
   TcpWorld world({.groups = {{0}, {1}}});
   TcpBackend backend(world.members(0), world.mesh(0));
   for (const ReduceOp op : {ReduceOp::Adasum, ReduceOp::Average}) {
-    auto step = backend.allreduce({}, {DType::Float32, op, 1.0, 1.0})->step();
+    auto step = backend.start(Allreduce{{}, {DType::Float32, op, 1.0, 1.0}})->step();
     ASSERT_FALSE(step);
     EXPECT_EQ(step.error().code, Code::Unsupported);
   }
@@ -220,7 +220,7 @@ TEST(DirectAllgather, ContributionsDifferInLengthAndEveryMemberCutsThemDifferent
         plan.in = cut(std::span<const std::byte>(own), random);
         for (const Bytes& bytes : expected) got.emplace_back(bytes.size(), std::byte{0xee});
         for (Bytes& bytes : got) plan.out.push_back(cut(std::span<std::byte>(bytes), random));
-        auto operation = backend.allgather(std::move(plan));
+        auto operation = backend.start(std::move(plan));
         EXPECT_TRUE(succeeded(drive(*operation, backend)));
         EXPECT_TRUE(got == expected) << size << " members, unit " << unit << ", member " << self;
       });
@@ -235,7 +235,7 @@ TEST(DirectAllgather, RefusesAPlanThatDoesNotFit) {
   GatherPlan plan;
   plan.in = {std::span<const std::byte>(data, 2)};
   plan.out = {{std::span(data, 1)}, {}};
-  auto step = backend.allgather(plan)->step();
+  auto step = backend.start(plan)->step();
   ASSERT_FALSE(step);
   EXPECT_EQ(step.error().code, Code::InvalidArgument);
 }
@@ -248,7 +248,7 @@ TEST(TreeBroadcast, ReachesEverybodyFromEveryRoot) {
         world.run([&](int self, TcpBackend& backend) {
           const Bytes source = numbered(bytes, root);
           Bytes data = self == root ? source : Bytes(bytes, std::byte{0xee});
-          auto operation = backend.broadcast(data, data, root);  // in place
+          auto operation = backend.start(Broadcast{data, data, root});  // in place
           EXPECT_TRUE(succeeded(drive(*operation, backend)));
           EXPECT_TRUE(data == source) << "root " << root << ", member " << self;
         });
@@ -262,8 +262,8 @@ TEST(TreeBroadcast, PassesManyChunksOnAndFillsTheOutputOfTheRoot) {
   const Bytes source = numbered((std::size_t{5} << 20) + 3, 1);
   world.run([&](int self, TcpBackend& backend) {
     Bytes data(source.size(), std::byte{0xee});
-    auto operation = backend.broadcast(
-        self == 2 ? std::span<const std::byte>(source) : std::span<const std::byte>{}, data, 2);
+    auto operation = backend.start(Broadcast{
+        self == 2 ? std::span<const std::byte>(source) : std::span<const std::byte>{}, data, 2});
     EXPECT_TRUE(succeeded(drive(*operation, backend)));
     EXPECT_TRUE(data == source) << "member " << self;
   });
@@ -273,7 +273,7 @@ TEST(TreeBroadcast, RefusesARootOutsideTheSet) {
   TcpWorld world({.groups = {{0}, {1}}});
   TcpBackend backend(world.members(0), world.mesh(0));
   for (const int root : {-1, 2}) {
-    auto step = backend.broadcast({}, {}, root)->step();
+    auto step = backend.start(Broadcast{{}, {}, root})->step();
     ASSERT_FALSE(step);
     EXPECT_EQ(step.error().code, Code::InvalidArgument);
   }
@@ -286,7 +286,7 @@ TEST(Barrier, NobodyLeavesBeforeAllHaveArrived) {
     world.run([&](int, TcpBackend& backend) {
       for (int round = 1; round <= 20; ++round) {
         arrived.fetch_add(1);
-        auto operation = backend.barrier();
+        auto operation = backend.start(Barrier{});
         EXPECT_TRUE(succeeded(drive(*operation, backend)));
         EXPECT_GE(arrived.load(), round * size);
       }
@@ -301,7 +301,8 @@ TEST(Defaults, OperationsOfAllKindsFollowEachOther) {
       std::vector<std::int32_t> sums(static_cast<std::size_t>(1 + round * 301), self + round);
       const Piece piece{reinterpret_cast<std::byte*>(sums.data()),
                         reinterpret_cast<std::byte*>(sums.data()), sums.size()};
-      auto allreduce = backend.allreduce({&piece, 1}, {DType::Int32, ReduceOp::Sum, 1.0, 1.0});
+      auto allreduce =
+          backend.start(Allreduce{{&piece, 1}, {DType::Int32, ReduceOp::Sum, 1.0, 1.0}});
       ASSERT_TRUE(succeeded(drive(*allreduce, backend)));
       ASSERT_EQ(sums, std::vector<std::int32_t>(sums.size(), 3 + 3 * round));
 
@@ -310,14 +311,14 @@ TEST(Defaults, OperationsOfAllKindsFollowEachOther) {
       GatherPlan plan;
       plan.in = {{&mine, 1}};
       for (std::byte& place : all) plan.out.push_back({std::span(&place, 1)});
-      auto allgather = backend.allgather(std::move(plan));
+      auto allgather = backend.start(std::move(plan));
       ASSERT_TRUE(succeeded(drive(*allgather, backend)));
       ASSERT_EQ(all, (Bytes{std::byte{1}, std::byte{2}, std::byte{3}}));
 
-      auto barrier = backend.barrier();
+      auto barrier = backend.start(Barrier{});
       ASSERT_TRUE(succeeded(drive(*barrier, backend)));
 
-      auto broadcast = backend.broadcast(all, all, round % 3);
+      auto broadcast = backend.start(Broadcast{all, all, round % 3});
       ASSERT_TRUE(succeeded(drive(*broadcast, backend)));
     }
   });

@@ -78,7 +78,7 @@ void play(Hosts& hosts, const std::vector<std::vector<Set>>& generations, int op
           }
         }
         // A set is removed by all ranks of the world.
-        const auto barrier = (*everybody)->barrier();
+        const auto barrier = (*everybody)->start(Barrier{});
         const auto met = testing::drive_all({barrier.get()});
         ASSERT_TRUE(testing::succeeded(met));
       }

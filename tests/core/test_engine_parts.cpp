@@ -35,9 +35,7 @@ class StuckBackend final : public Backend {
   [[nodiscard]] std::string_view name() const noexcept override { return "stuck"; }
   std::unique_ptr<Operation> send(int, std::span<const std::byte>) override { return nullptr; }
   std::unique_ptr<Operation> recv(int, std::span<std::byte>) override { return nullptr; }
-  std::unique_ptr<Operation> allreduce(std::span<const Piece>, const Reduction&) override {
-    return std::make_unique<Stuck>(*this);
-  }
+  std::unique_ptr<Operation> start(Verb) override { return std::make_unique<Stuck>(*this); }
   Step next = Step::Blocked;
   bool broken = false;
 

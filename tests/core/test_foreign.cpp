@@ -71,7 +71,7 @@ TEST_P(Worlds, SendAndRecvAreEnoughForEverything) {
 
 TEST_P(Worlds, AVerbOfItsOwnIsUsedForWhatItKnows) {
   auto world = std::make_shared<FakeWorld>();
-  world->verbs.insert(Verb::Allreduce);
+  world->verbs.insert(ForeignVerb::Allreduce);
   Cluster cluster(GetParam(), {}, -1, over(world));
   cluster.each([&](Rank rank, Engine& engine) {
     std::vector<float> known{static_cast<float>(rank), 1};
@@ -93,7 +93,7 @@ TEST_P(Worlds, AVerbOfItsOwnIsUsedForWhatItKnows) {
 
 TEST(Foreign, FactorsAndPackingAreDoneAroundIt) {
   auto world = std::make_shared<FakeWorld>();
-  world->verbs.insert(Verb::Allreduce);
+  world->verbs.insert(ForeignVerb::Allreduce);
   Cluster cluster({{0, 1}}, {}, -1, over(world));
   cluster.each([&](Rank, Engine& engine) {
     std::vector<float> one(3, 1.0F);
@@ -118,7 +118,7 @@ TEST(Foreign, FactorsAndPackingAreDoneAroundIt) {
 
 TEST(Foreign, EverySetHasABackendOfItsOwnAndVerbsComeInOneOrder) {
   auto world = std::make_shared<FakeWorld>();
-  world->verbs.insert(Verb::Allreduce);
+  world->verbs.insert(ForeignVerb::Allreduce);
   {
     Cluster cluster({{0, 1}, {2}}, {}, -1, over(world));
     cluster.each([&](Rank rank, Engine& engine) {
@@ -164,7 +164,7 @@ TEST(Foreign, ASlowVerbIsNoFailureAsLongAsItMoves) {
 
 TEST(Foreign, AnErrorIsTheSameOnEveryRankAndNamesClassAndRank) {
   auto world = std::make_shared<FakeWorld>();
-  world->verbs.insert(Verb::Allreduce);
+  world->verbs.insert(ForeignVerb::Allreduce);
   world->fails = 1;
   Cluster cluster({{0, 1}, {2}}, {}, -1, over(world));
   cluster.each([&](Rank, Engine& engine) {
@@ -181,7 +181,7 @@ TEST(Foreign, AnErrorIsTheSameOnEveryRankAndNamesClassAndRank) {
 
 TEST(Foreign, AVerbThatWaitsTooLongIsAbortedAndFailsEverywhere) {
   auto world = std::make_shared<FakeWorld>();
-  world->verbs.insert(Verb::Allreduce);
+  world->verbs.insert(ForeignVerb::Allreduce);
   world->waits = 0;
   const auto begin = Clock::now();
   {
@@ -201,7 +201,7 @@ TEST(Foreign, AVerbThatWaitsTooLongIsAbortedAndFailsEverywhere) {
 
 TEST(Foreign, WhatAStuckVerbMayStillWriteToIsInUse) {
   auto world = std::make_shared<FakeWorld>();
-  world->verbs.insert(Verb::Allreduce);
+  world->verbs.insert(ForeignVerb::Allreduce);
   world->stuck = 0;
   std::vector<std::vector<float>> values(2, std::vector<float>(100, 1.0F));
   Cluster cluster({{0, 1}}, impatient(), -1, over(world));
@@ -326,11 +326,11 @@ TEST(Foreign, AStuckVerbIsLeftBehind) {
   auto values = std::make_shared<std::vector<float>>(100, 1.0F);  // it may still write there
   auto alone = std::make_unique<Alone>();
   const auto world = alone->world;
-  world->verbs.insert(Verb::Allreduce);
+  world->verbs.insert(ForeignVerb::Allreduce);
   world->stuck = 0;
   auto* const data = reinterpret_cast<std::byte*>(values->data());
-  auto operation = alone->backend->allreduce(
-      std::vector<Piece>{{.in = data, .out = data, .count = values->size()}}, {});
+  auto operation = alone->backend->start(
+      Allreduce{std::vector<Piece>{{.in = data, .out = data, .count = values->size()}}, {}});
   alone->until_called();
   const auto begin = Clock::now();
   operation.reset();

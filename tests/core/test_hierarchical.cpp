@@ -118,7 +118,7 @@ void check(const Layout& layout, const Borders& borders, const std::vector<Batch
             pieces.push_back({in.data() + at, out.data() + at, count});
             at += count * element;
           }
-          ASSERT_TRUE(succeeded(drive(backend.allreduce(pieces, batch.reduction))));
+          ASSERT_TRUE(succeeded(drive(backend.start(Allreduce{pieces, batch.reduction}))));
           ASSERT_TRUE(out == expected[i])
               << "batch " << i << " rank " << rank << " " << name_of(batch.reduction.dtype) << " "
               << name_of(batch.reduction.op);
@@ -221,7 +221,7 @@ struct Player {
         values(100000),
         pieces{{reinterpret_cast<std::byte*>(values.data()),
                 reinterpret_cast<std::byte*>(values.data()), values.size()}},
-        operation(backend->allreduce(pieces, {})) {}
+        operation(backend->start(Allreduce{pieces, {}})) {}
 
   std::unique_ptr<Backend> backend;
   std::vector<float> values;

@@ -45,7 +45,7 @@ TEST(LocalBackend, ScalesAsAReductionOverMoreMembersRounds) {
         for (std::size_t i = 0; i < counts.size(); ++i) {
           pieces.push_back({ins[i].data(), (in_place ? ins : outs)[i].data(), counts[i]});
         }
-        finish(*backend.allreduce(pieces, reduction));
+        finish(*backend.start(Allreduce{pieces, reduction}));
         EXPECT_TRUE((in_place ? ins : outs) == expected)
             << name_of(dtype) << " " << prescale << " " << postscale;
       }
@@ -57,17 +57,17 @@ TEST(LocalBackend, CopiesGathersAndBroadcasts) {
   LocalBackend backend = alone();
   const Bytes in{std::byte{1}, std::byte{2}, std::byte{3}};
   Bytes out(3);
-  finish(*backend.broadcast(in, out, 0));
+  finish(*backend.start(Broadcast{in, out, 0}));
   EXPECT_EQ(out, in);
 
   Bytes gathered(3);
   GatherPlan plan;
   plan.in = {std::span(in).first(1), std::span(in).subspan(1)};
   plan.out = {{std::span(gathered).first(2), std::span(gathered).subspan(2)}};
-  finish(*backend.allgather(std::move(plan)));
+  finish(*backend.start(std::move(plan)));
   EXPECT_EQ(gathered, in);
 
-  finish(*backend.barrier());
+  finish(*backend.start(Barrier{}));
 }
 
 TEST(LocalBackend, HasNobodyToSendTo) {

@@ -248,7 +248,7 @@ TEST_F(NcclChoice, RanksOnOneDeviceAreStaged) {
 
 TEST_F(NcclChoice, OneRankThatDoesNotWantItStagesAll) {
   EngineOptions options = with_fake_device();
-  options.devices.allreduce = "STAGED";
+  options.devices[Kind::Allreduce] = "STAGED";
   Cluster cluster({{0, 1}}, options);
   cluster.each([&](Rank rank, Engine& engine) {
     EXPECT_EQ(once(engine, rank), "");
@@ -258,7 +258,7 @@ TEST_F(NcclChoice, OneRankThatDoesNotWantItStagesAll) {
 
 TEST_F(NcclChoice, WhoAsksForItGetsNothingElse) {
   EngineOptions options = with_fake_device();
-  options.devices.allreduce = "NCCL";
+  options.devices[Kind::Allreduce] = "NCCL";
   Cluster cluster({{0, 1}}, options);
   cluster.each([&](Rank, Engine& engine) {
     const std::string error = once(engine, 0);
@@ -270,7 +270,7 @@ TEST_F(NcclChoice, WhoAsksForItGetsNothingElse) {
 TEST_F(NcclChoice, ARankAloneGetsItOnlyIfItAsks) {
   for (const std::string wish : {"", "NCCL"}) {
     EngineOptions options = with_fake_device();
-    options.devices.allreduce = wish;
+    options.devices[Kind::Allreduce] = wish;
     Cluster cluster({{0}}, options);
     cluster.each([&](Rank rank, Engine& engine) {
       EXPECT_EQ(once(engine, rank), "");
@@ -283,7 +283,7 @@ TEST_F(NcclChoice, ARankAloneGetsItOnlyIfItAsks) {
 /// nothing else wakes it.
 TEST_F(NcclChoice, WhatCountsItsRowsFirstAsksAgain) {
   EngineOptions options = with_fake_device();
-  options.devices.allgather = options.devices.alltoall = "NCCL";
+  options.devices[Kind::Allgather] = options.devices[Kind::Alltoall] = "NCCL";
   Cluster cluster({{0}}, options);
   cluster.each([&](Rank, Engine& engine) {
     Framework framework(0);

@@ -113,7 +113,7 @@ TEST_F(NcclFailures, TheRankThatCannotNameTheSetIsNamed) {
 TEST_F(NcclFailures, WhoAsksForItHearsThatAnotherRefuses) {
   Cluster cluster({{0}, {1}}, with_fake_device(), -1, {}, {}, {}, 1, false,
                   [](EngineOptions& options) {
-                    options.devices.allreduce = options.rank == 0 ? "NCCL" : "STAGED";
+                    options.devices[Kind::Allreduce] = options.rank == 0 ? "NCCL" : "STAGED";
                   });
   cluster.each([&](Rank rank, Engine& engine) {
     const std::string error = once(engine, rank);
@@ -258,7 +258,7 @@ TEST_F(NcclFailures, ALostRankIsNamedThoughNcclFailsBecauseOfIt) {
 
 TEST_F(NcclFailures, AnAddressThatTheDriverDoesNotTellOfIsNotReadOnTheHost) {
   EngineOptions options = with_fake_device();
-  options.devices.allreduce = "STAGED";
+  options.devices[Kind::Allreduce] = "STAGED";
   Cluster cluster({{0}, {1}}, options);
   fakeCudaFail("cuPointerGetAttributes:*:999");
   cluster.each([&](Rank rank, Engine& engine) { EXPECT_EQ(once(engine, rank), ""); });

@@ -80,21 +80,21 @@ struct Call {
       case Kind::Allreduce: {
         const Piece apart{in.data(), out.data(), in.size() / 4};
         const Piece piece = shared == nullptr ? apart : Piece{shared, shared, in.size() / 4};
-        return backend.allreduce({&piece, 1}, {});
+        return backend.start(Allreduce{{&piece, 1}, {}});
       }
       case Kind::Reducescatter: {
         ScatterPiece piece{in.data(), out.data(), {0}};
         for (std::size_t m = 1; m <= members; ++m) {
           piece.begins.push_back(in.size() / 4 * m / members);
         }
-        return backend.reducescatter({&piece, 1}, {});
+        return backend.start(Reducescatter{{&piece, 1}, {}});
       }
       case Kind::Allgather: {
         GatherPlan plan;
         plan.in = {in};
         filled.resize(members, out);
         for (Bytes& part : filled) plan.out.push_back({part});
-        return backend.allgather(std::move(plan));
+        return backend.start(std::move(plan));
       }
       case Kind::Alltoall: {
         AlltoallPlan plan;
@@ -103,12 +103,12 @@ struct Call {
         for (const Bytes& part : many) plan.in.emplace_back(part);
         for (Bytes& part : filled) plan.out.emplace_back(part);
         plan.longest = in.size() * members;
-        return backend.alltoall(std::move(plan));
+        return backend.start(std::move(plan));
       }
       case Kind::Broadcast:
-        return backend.broadcast(in, out, 0);
+        return backend.start(Broadcast{in, out, 0});
       default:
-        return backend.barrier();
+        return backend.start(Barrier{});
     }
   }
 

@@ -119,7 +119,7 @@ TEST_P(PairedAllreduceBits, AreThoseOfTheAssociationWhateverTheCut) {
               << self << ", " << batch.counts.size() << " pieces";
         }
         const auto by_itself = [&](std::span<const Piece> pieces, Staging&) {
-          return backend.allreduce(pieces, reduction);
+          return backend.start(Allreduce{pieces, reduction});
         };
         EXPECT_EQ(testing::reduce_batch(backend, input, batch, reduction, by_itself), expected);
       });
@@ -147,7 +147,7 @@ TEST(PairedAllreduce, CutsLargeBatchesByItself) {
       const Bytes expected = reference::associate(groups, inputs, reduction);
       world.run([&](int self, TcpBackend& backend) {
         const auto start = [&](std::span<const Piece> pieces, Staging&) {
-          return backend.allreduce(pieces, reduction);
+          return backend.start(Allreduce{pieces, reduction});
         };
         const Bytes& input = inputs[static_cast<std::size_t>(self)];
         EXPECT_TRUE(testing::reduce_batch(backend, input, batch, reduction, start) == expected)

@@ -35,8 +35,7 @@ std::uint64_t batches(Engine& engine, const std::string& path) {
 
 EngineOptions by_peers() {
   EngineOptions options = with_fake_device();
-  options.devices.allreduce = options.devices.allgather = options.devices.broadcast =
-      options.devices.alltoall = options.devices.reducescatter = "PEER";
+  options.devices.ways.fill("PEER");
   return options;
 }
 
@@ -413,7 +412,7 @@ TEST_F(PeerChoice, NobodyCopiesFromAPeerUnasked) {
 TEST_F(PeerChoice, OneRankThatAsksIsEnoughUnlessAnotherRefuses) {
   Cluster cluster({{0, 1}}, with_fake_device(), -1, {}, {}, {}, 1, false,
                   [](EngineOptions& options) {
-                    if (options.rank == 1) options.devices.broadcast = "PEER";
+                    if (options.rank == 1) options.devices[Kind::Broadcast] = "PEER";
                   });
   cluster.each([&](Rank, Engine& engine) {
     EXPECT_EQ(once(engine, 0), "");
@@ -425,7 +424,7 @@ TEST_F(PeerChoice, WhoAsksForItHearsThatAnotherRefuses) {
   for (const char* const other : {"STAGED", "NCCL"}) {
     Cluster cluster({{0, 1}}, with_fake_device(), -1, {}, {}, {}, 1, false,
                     [&](EngineOptions& options) {
-                      options.devices.broadcast = options.rank == 0 ? "PEER" : other;
+                      options.devices[Kind::Broadcast] = options.rank == 0 ? "PEER" : other;
                     });
     cluster.each([&](Rank rank, Engine& engine) {
       const std::string error = once(engine, rank);
@@ -437,9 +436,9 @@ TEST_F(PeerChoice, WhoAsksForItHearsThatAnotherRefuses) {
 
 TEST_F(PeerChoice, EachCollectiveHasAChoice) {
   EngineOptions options = with_fake_device();
-  options.devices.broadcast = "PEER";
-  options.devices.allreduce = "NCCL";
-  options.devices.allgather = "STAGED";
+  options.devices[Kind::Broadcast] = "PEER";
+  options.devices[Kind::Allreduce] = "NCCL";
+  options.devices[Kind::Allgather] = "STAGED";
   Cluster cluster({{0, 1}}, options);
   cluster.each([&](Rank rank, Engine& engine) {
     Framework framework(rank);

@@ -23,8 +23,7 @@ constexpr std::size_t kCount = 1000;
 
 EngineOptions by_peers() {
   EngineOptions options = with_fake_device();
-  options.devices.allreduce = options.devices.allgather = options.devices.broadcast =
-      options.devices.alltoall = options.devices.reducescatter = "PEER";
+  options.devices.ways.fill("PEER");
   return options;
 }
 

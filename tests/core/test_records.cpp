@@ -33,8 +33,8 @@ class KeepingBackend final : public Backend {
   [[nodiscard]] std::string_view name() const noexcept override { return "keeping"; }
   std::unique_ptr<Operation> send(int, std::span<const std::byte>) override { return nullptr; }
   std::unique_ptr<Operation> recv(int, std::span<std::byte>) override { return nullptr; }
-  std::unique_ptr<Operation> allgather(GatherPlan plan) override {
-    plans.push_back(std::move(plan));
+  std::unique_ptr<Operation> start(Verb verb) override {
+    plans.push_back(std::get<GatherPlan>(std::move(verb)));
     return std::make_unique<Done>();
   }
   std::vector<GatherPlan> plans;

@@ -79,10 +79,10 @@ void check(Backend& backend, const Batch& batch, const std::vector<Bytes>& input
   }
   Staging staging;
   const auto scatter = window == 0
-                           ? backend.reducescatter(pieces, reduction)
+                           ? backend.start(Reducescatter{pieces, reduction})
                            : direct_reducescatter(backend, staging, pieces, reduction, window);
   ASSERT_TRUE(succeeded(drive_all({scatter.get()})));
-  const auto allreduce = backend.allreduce(whole, reduction);
+  const auto allreduce = backend.start(Allreduce{whole, reduction});
   ASSERT_TRUE(succeeded(drive_all({allreduce.get()})));
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     Bytes wanted(outs[i].size(), kMark);
@@ -227,7 +227,7 @@ TEST(Reducescatter, RefusesPartsThatDoNotFitAndWhatKernelsDoNotKnow) {
   const auto backend = world.backend(0);
   const auto code_of = [&](const std::vector<std::size_t>& begins, ReduceOp op) {
     const ScatterPiece piece{nullptr, nullptr, begins};
-    const auto step = backend->reducescatter({&piece, 1}, {DType::Float32, op})->step();
+    const auto step = backend->start(Reducescatter{{&piece, 1}, {DType::Float32, op}})->step();
     return step ? std::optional<Code>() : step.error().code;
   };
   EXPECT_EQ(code_of({0, 0}, ReduceOp::Sum), Code::InvalidArgument);

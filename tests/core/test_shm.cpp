@@ -106,9 +106,9 @@ TEST(Shm, NobodyLeavesABarrierBeforeEverybodyHasEntered) {
   world.run([&](int rank, ShmBackend& backend) {
     for (int round = 1; round <= 200; ++round) {
       entered.fetch_add(1, std::memory_order_relaxed);
-      ASSERT_TRUE(succeeded(world.drive(rank, backend.barrier())));
+      ASSERT_TRUE(succeeded(world.drive(rank, backend.start(Barrier{}))));
       ASSERT_GE(entered.load(std::memory_order_relaxed), 4 * round);
-      ASSERT_TRUE(succeeded(world.drive(rank, backend.barrier())));
+      ASSERT_TRUE(succeeded(world.drive(rank, backend.start(Barrier{}))));
     }
   });
 }
@@ -119,13 +119,13 @@ TEST(Shm, TheRootOfABroadcastRunsAheadNoFurtherThanItsSlots) {
   const auto other = world.backend(1);
   Bytes in(192 * (kShmSlots + 2), std::byte{7});
   Bytes out(in.size());
-  const auto sending = root->broadcast(in, in, 0);
+  const auto sending = root->start(Broadcast{in, in, 0});
   for (std::uint32_t chunk = 0; chunk < kShmSlots; ++chunk) {
     ASSERT_EQ(*sending->step(), Step::Advanced);
   }
   ASSERT_EQ(*sending->step(), Step::Blocked);
   EXPECT_EQ(sending->waiting_for(), std::vector<Rank>{ShmWorld::global(1)});
-  const auto receiving = other->broadcast({}, out, 0);
+  const auto receiving = other->start(Broadcast{{}, out, 0});
   ASSERT_EQ(*receiving->step(), Step::Advanced);
   ASSERT_EQ(*sending->step(), Step::Advanced);
   ASSERT_EQ(*sending->step(), Step::Blocked);
@@ -190,8 +190,8 @@ TEST(Shm, MembersThatDoNotExistAreRefused) {
     EXPECT_FALSE(static_cast<bool>(backend->send(member, data)->step()));
     EXPECT_FALSE(static_cast<bool>(backend->recv(member, data)->step()));
   }
-  EXPECT_FALSE(static_cast<bool>(backend->broadcast(data, data, 2)->step()));
-  EXPECT_FALSE(static_cast<bool>(backend->allgather({})->step()));
+  EXPECT_FALSE(static_cast<bool>(backend->start(Broadcast{data, data, 2})->step()));
+  EXPECT_FALSE(static_cast<bool>(backend->start(GatherPlan{})->step()));
 }
 
 TEST(Shm, ThePathDependsOnTheSizeAlone) {

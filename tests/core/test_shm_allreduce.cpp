@@ -120,7 +120,7 @@ void check(const ShmWorld& world, const std::vector<Batch>& batches, const InHea
         return in_heap && in_heap(rank, piece) ? &world.heap(rank) : nullptr;
       };
       Tensors tensors(batch, inputs[i][static_cast<std::size_t>(rank)], heap);
-      auto operation = backend.allreduce(tensors.pieces(), batch.reduction);
+      auto operation = backend.start(Allreduce{tensors.pieces(), batch.reduction});
       if (in_heap) {
         bool all = batch.in_place && batch.reduction.prescale == 1.0;
         for (std::size_t piece = 0; piece < batch.counts.size(); ++piece) {
@@ -236,8 +236,8 @@ TEST(ShmAllreduce, APlaceOutsideOfTheHeapIsAnError) {
   const auto other = world.backend(1);
   std::byte* const data = *world.heap(1).extend(4096);
   std::vector<std::byte> own(4096);
-  const auto first = one->allreduce(std::vector<Piece>{{own.data(), own.data(), 1024}}, {});
-  const auto second = other->allreduce(std::vector<Piece>{{data, data, 1024}}, {});
+  const auto first = one->start(Allreduce{std::vector<Piece>{{own.data(), own.data(), 1024}}, {}});
+  const auto second = other->start(Allreduce{std::vector<Piece>{{data, data, 1024}}, {}});
   ASSERT_TRUE(static_cast<bool>(second->step()));  // says where it is
   world.view(1).places(0, 0).offsets[0] = (std::size_t{1} << 16) - 8;
   Result<Step> step = first->step();
@@ -256,7 +256,8 @@ TEST(ShmAllreduce, WhatLiesInAHeapWhoseOwnerGivesUpComesToNoEnd) {
   for (int rank = 0; rank < 3; ++rank) {
     std::byte* const data = rank == 1 ? lent : own[static_cast<std::size_t>(rank)].data();
     backends.push_back(world.backend(rank));
-    operations.push_back(backends.back()->allreduce(std::vector<Piece>{{data, data, 1024}}, {}));
+    operations.push_back(
+        backends.back()->start(Allreduce{std::vector<Piece>{{data, data, 1024}}, {}}));
   }
   const auto step_on = [&](std::size_t rank) {
     Step last = Step::Advanced;
@@ -284,8 +285,8 @@ TEST(ShmAllreduce, NothingToReduceIsDoneAtOnceWithoutAnybodyElse) {
   const ShmWorld world({.size = 2});
   const auto backend = world.backend(0);
   const std::vector<Piece> empty{{nullptr, nullptr, 0}, {nullptr, nullptr, 0}};
-  EXPECT_EQ(*backend->allreduce({}, {})->step(), Step::Done);
-  EXPECT_EQ(*backend->allreduce(empty, {})->step(), Step::Done);
+  EXPECT_EQ(*backend->start(Allreduce{{}, {}})->step(), Step::Done);
+  EXPECT_EQ(*backend->start(Allreduce{empty, {}})->step(), Step::Done);
 }
 
 TEST(ShmAllreduce, ABlockedOperationNamesTheRanksThatAreBehind) {
@@ -298,8 +299,8 @@ TEST(ShmAllreduce, ABlockedOperationNamesTheRanksThatAreBehind) {
       auto* bytes = reinterpret_cast<std::byte*>(x.data());
       return std::vector<Piece>{{bytes, bytes, x.size()}};
     };
-    const auto one = first->allreduce(piece(a), {});
-    const auto two = third->allreduce(piece(b), {});
+    const auto one = first->start(Allreduce{piece(a), {}});
+    const auto two = third->start(Allreduce{piece(b), {}});
     for (int i = 0; i < 100; ++i) {
       ASSERT_TRUE(static_cast<bool>(one->step()));
       ASSERT_TRUE(static_cast<bool>(two->step()));
@@ -312,7 +313,8 @@ TEST(ShmAllreduce, ABlockedOperationNamesTheRanksThatAreBehind) {
 
 TEST(ShmAllreduce, AdasumIsRefused) {
   const ShmWorld world({.size = 2});
-  const auto step = world.backend(0)->allreduce({}, {DType::Float32, ReduceOp::Adasum})->step();
+  const auto step =
+      world.backend(0)->start(Allreduce{{}, {DType::Float32, ReduceOp::Adasum}})->step();
   ASSERT_FALSE(static_cast<bool>(step));
   EXPECT_EQ(step.error().code, Code::Unsupported);
 }

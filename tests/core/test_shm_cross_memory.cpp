@@ -53,7 +53,7 @@ struct Gathering {
     for (int m = 0; m < size; ++m) {
       plan.out.push_back({std::span(all).subspan(static_cast<std::size_t>(m) * bytes, bytes)});
     }
-    operation = backend.allgather(std::move(plan));
+    operation = backend.start(std::move(plan));
   }
   [[nodiscard]] bool right(int size) const {
     Bytes expected;
@@ -160,7 +160,7 @@ TEST(CrossMemory, MorePiecesThanASlotCanNameGoThroughTheSlots) {
       }
       for (std::size_t m = 0; m < 2; ++m)
         plan.out[m] = {std::span(all).subspan(m * pieces, pieces)};
-      const auto operation = backend.allgather(std::move(plan));
+      const auto operation = backend.start(std::move(plan));
       ASSERT_TRUE(succeeded(world.drive(rank, {operation.get()})));
       Bytes expected = content(0, pieces);
       const Bytes other = content(1, pieces);
@@ -188,7 +188,7 @@ TEST(CrossMemory, MemoryThatTheKernelGivesToNobodyGoesThroughTheSlots) {
       const bool unreadable = round == 0;
       const std::span<const std::byte> in = unreadable ? source : std::span(expected);
       const auto operation =
-          backend.broadcast(rank == 0 ? in : std::span<const std::byte>(), out, 0);
+          backend.start(Broadcast{rank == 0 ? in : std::span<const std::byte>(), out, 0});
       ASSERT_TRUE(succeeded(world.drive(rank, {operation.get()})));
       EXPECT_EQ(out, expected);
       EXPECT_EQ(operation->path(), unreadable ? "shm.large" : "shm.direct");
@@ -227,7 +227,7 @@ struct KnownGatherings {
         plan.out.push_back({std::span(outputs[rank]).subspan(m * kBytes, kBytes)});
         plan.theirs.push_back({skew + reinterpret_cast<std::uintptr_t>(inputs[m].data())});
       }
-      operations.push_back(backends[rank]->allgather(std::move(plan)));
+      operations.push_back(backends[rank]->start(std::move(plan)));
     }
   }
   [[nodiscard]] Step step_on(int rank) {
@@ -350,7 +350,7 @@ TEST(CrossMemory, ANoticeThatDoesNotFitIsAnErrorThatNamesTheRank) {
   const auto one = world.backend(1);
   Bytes out(kBytes);
   const Gathering gathering(*zero, 0, 2);
-  const auto broadcast = one->broadcast({}, out, 0);  // out of step
+  const auto broadcast = one->start(Broadcast{{}, out, 0});  // out of step
   ASSERT_EQ(*broadcast->step(), Step::Advanced);
   ASSERT_EQ(*gathering.operation->step(), Step::Advanced);
   auto step = gathering.operation->step();

@@ -119,7 +119,7 @@ class Process {
     for (std::size_t m = 0; m < static_cast<std::size_t>(size_); ++m) {
       plan.out.push_back({std::span(all).subspan(m * mine.size(), mine.size())});
     }
-    return backend_->allgather(std::move(plan));
+    return backend_->start(std::move(plan));
   }
 
  private:

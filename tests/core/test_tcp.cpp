@@ -114,7 +114,7 @@ TEST(Tcp, GarbageIsAnErrorThatNamesThePeer) {
     float value = 1;
     auto* const bytes = reinterpret_cast<std::byte*>(&value);
     const Piece piece{bytes, bytes, 1};
-    auto result = drive(*backend.allreduce({&piece, 1}, {}), backend);
+    auto result = drive(*backend.start(Allreduce{{&piece, 1}, {}}), backend);
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().code, Code::Internal);
     EXPECT_EQ(result.error().peer, 5);
@@ -314,7 +314,7 @@ TEST(Tcp, OverlappingSetsShareTheConnections) {
         std::vector<float> values(count, 1.0f);
         auto* const bytes = reinterpret_cast<std::byte*>(values.data());
         const Piece piece{bytes, bytes, count};
-        auto operation = backends[set]->allreduce({&piece, 1}, {});
+        auto operation = backends[set]->start(Allreduce{{&piece, 1}, {}});
         ASSERT_TRUE(succeeded(drive(*operation, *backends[set])));
         ASSERT_EQ(values, std::vector<float>(count, static_cast<float>(sizes[set])));
       }
@@ -357,15 +357,15 @@ class Participant {
     GatherPlan plan;
     switch (kind_) {
       case Kind::Allreduce:
-        return backend_.allreduce({&piece, 1}, {});
+        return backend_.start(Allreduce{{&piece, 1}, {}});
       case Kind::Allgather:
         plan.in = {bytes};
         for (auto& part : all_) plan.out.push_back({std::as_writable_bytes(std::span(part))});
-        return backend_.allgather(std::move(plan));
+        return backend_.start(std::move(plan));
       case Kind::Broadcast:
-        return backend_.broadcast(bytes, bytes, 1);
+        return backend_.start(Broadcast{bytes, bytes, 1});
       default:
-        return backend_.barrier();
+        return backend_.start(Barrier{});
     }
   }
 

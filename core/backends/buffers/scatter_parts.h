@@ -1,4 +1,4 @@
-/// The pieces of a fused reducescatter, taken apart by owner.
+/// Pieces whose parts go to several members, taken apart by owner.
 #pragma once
 
 #include <algorithm>

@@ -4,8 +4,10 @@
 #include <array>
 #include <cstring>
 #include <utility>
+#include <variant>
 
 #include "backends/buffers/piece_array.h"
+#include "backends/buffers/ranges.h"
 #include "backends/buffers/scatter_parts.h"
 #include "backends/buffers/span_list.h"
 #include "backends/foreign/session.h"
@@ -29,13 +31,6 @@ Byte* in_a_row(const std::vector<std::span<Byte>>& spans) {
     next = span.data() + span.size();
   }
   return first;
-}
-
-template <typename Byte>
-std::size_t total(const std::vector<std::span<Byte>>& spans) {
-  std::size_t bytes = 0;
-  for (const auto& span : spans) bytes += span.size();
-  return bytes;
 }
 
 void gather(std::byte* packed, const std::vector<std::span<const std::byte>>& spans) {
@@ -72,8 +67,8 @@ std::vector<Rank> all_but(const Members& members, int self) {
 /// What lies in a row is read and written where it is; other inputs and outputs are packed.
 void carry(ForeignSession& session, ForeignJob& job, std::vector<std::span<const std::byte>> ins,
            std::vector<std::span<std::byte>> outs) {
-  const std::size_t brought = total(ins);
-  const std::size_t comes = total(outs);
+  const std::size_t brought = total_bytes(ins);
+  const std::size_t comes = total_bytes(outs);
   const std::byte* const in = in_a_row(ins);
   std::byte* const out = in_a_row(outs);
   const bool pack = in == nullptr && brought != 0;
@@ -90,7 +85,7 @@ void carry(ForeignSession& session, ForeignJob& job, std::vector<std::span<const
 
 }  // namespace
 
-std::string_view name_of(Verb verb) noexcept {
+std::string_view name_of(ForeignVerb verb) noexcept {
   constexpr std::array<std::string_view, kVerbs> names{"send",       "recv",      "allreduce",
                                                        "allgatherv", "broadcast", "reducescatterv",
                                                        "alltoallv",  "barrier"};
@@ -149,14 +144,14 @@ ForeignBackend::~ForeignBackend() { session_->close(); }
 
 std::string_view ForeignBackend::name() const noexcept { return session_->kind().name(); }
 
-bool ForeignBackend::reduces(Verb verb, const Reduction& reduction) const {
+bool ForeignBackend::reduces(ForeignVerb verb, const Reduction& reduction) const {
   return session_->kind().has(verb) &&
          session_->kind().reduces(reduction.dtype, foreign_op(reduction));
 }
 
 std::unique_ptr<Operation> ForeignBackend::send(int peer, std::span<const std::byte> data) {
   auto job = std::make_shared<ForeignJob>();
-  job->call.verb = Verb::Send;
+  job->call.verb = ForeignVerb::Send;
   job->call.peer = peer;
   job->call.in = data;
   return session_->start(std::move(job), {members().ranks[static_cast<std::size_t>(peer)]});
@@ -164,20 +159,23 @@ std::unique_ptr<Operation> ForeignBackend::send(int peer, std::span<const std::b
 
 std::unique_ptr<Operation> ForeignBackend::recv(int peer, std::span<std::byte> data) {
   auto job = std::make_shared<ForeignJob>();
-  job->call.verb = Verb::Recv;
+  job->call.verb = ForeignVerb::Recv;
   job->call.peer = peer;
   job->call.out = data;
   return session_->start(std::move(job), {members().ranks[static_cast<std::size_t>(peer)]});
 }
 
 /// One tensor is reduced where its result goes; several are packed.
-std::unique_ptr<Operation> ForeignBackend::allreduce(std::span<const Piece> pieces,
-                                                     const Reduction& reduction) {
-  if (auto refused = refuse(reduction)) return refused;
-  if (!reduces(Verb::Allreduce, reduction)) return Backend::allreduce(pieces, reduction);
+template <>
+std::unique_ptr<Operation> ForeignBackend::perform(Allreduce verb) {
+  const auto& pieces = verb.pieces;
+  const Reduction& reduction = verb.reduction;
+  if (auto refused = refuse(verb)) return refused;
+  if (!reduces(ForeignVerb::Allreduce, reduction))
+    return Backend::start(Allreduce{pieces, reduction});
   auto array = std::make_shared<PieceArray>(pieces, reduction.dtype);
   auto job = std::make_shared<ForeignJob>();
-  job->call.verb = Verb::Allreduce;
+  job->call.verb = ForeignVerb::Allreduce;
   job->call.dtype = reduction.dtype;
   job->call.op = foreign_op(reduction);
   if (array->pieces().size() == 1) {
@@ -204,24 +202,26 @@ std::unique_ptr<Operation> ForeignBackend::allreduce(std::span<const Piece> piec
   return session_->start(std::move(job), all_but(members(), members().self));
 }
 
-std::unique_ptr<Operation> ForeignBackend::allgather(GatherPlan plan) {
-  if (!session_->kind().has(Verb::Allgatherv)) return Backend::allgather(std::move(plan));
+template <>
+std::unique_ptr<Operation> ForeignBackend::perform(GatherPlan plan) {
+  if (!session_->kind().has(ForeignVerb::Allgatherv)) return Backend::start(std::move(plan));
   auto job = std::make_shared<ForeignJob>();
-  job->call.verb = Verb::Allgatherv;
+  job->call.verb = ForeignVerb::Allgatherv;
   std::vector<std::span<std::byte>> outs;
   for (const auto& member : plan.out) {
-    job->call.out_lengths.push_back(total(member));
+    job->call.out_lengths.push_back(total_bytes(member));
     outs.insert(outs.end(), member.begin(), member.end());
   }
   carry(*session_, *job, std::move(plan.in), std::move(outs));
   return session_->start(std::move(job), all_but(members(), members().self));
 }
 
-std::unique_ptr<Operation> ForeignBackend::alltoall(AlltoallPlan plan) {
-  if (!session_->kind().has(Verb::Alltoallv)) return Backend::alltoall(std::move(plan));
+template <>
+std::unique_ptr<Operation> ForeignBackend::perform(AlltoallPlan plan) {
+  if (!session_->kind().has(ForeignVerb::Alltoallv)) return Backend::start(std::move(plan));
   if (auto refused = refuse(plan)) return refused;
   auto job = std::make_shared<ForeignJob>();
-  job->call.verb = Verb::Alltoallv;
+  job->call.verb = ForeignVerb::Alltoallv;
   for (const auto& span : plan.in) job->call.in_lengths.push_back(span.size());
   for (const auto& span : plan.out) job->call.out_lengths.push_back(span.size());
   carry(*session_, *job, std::move(plan.in), std::move(plan.out));
@@ -230,15 +230,18 @@ std::unique_ptr<Operation> ForeignBackend::alltoall(AlltoallPlan plan) {
 
 /// The verb takes one array with the parts of member 0 first. So parts of several tensors are put
 /// in that order, unless they are in it already.
-std::unique_ptr<Operation> ForeignBackend::reducescatter(std::span<const ScatterPiece> pieces,
-                                                         const Reduction& reduction) {
-  if (auto refused = refuse(pieces, reduction)) return refused;
-  if (!reduces(Verb::Reducescatterv, reduction)) return Backend::reducescatter(pieces, reduction);
+template <>
+std::unique_ptr<Operation> ForeignBackend::perform(Reducescatter verb) {
+  const auto& pieces = verb.pieces;
+  const Reduction& reduction = verb.reduction;
+  if (auto refused = refuse(verb)) return refused;
+  if (!reduces(ForeignVerb::Reducescatterv, reduction))
+    return Backend::start(Reducescatter{pieces, reduction});
   const std::size_t element = size_of(reduction.dtype);
   auto parts = std::make_shared<std::vector<PieceArray>>(
       parts_by_owner(pieces, reduction.dtype, members().size(), members().self));
   auto job = std::make_shared<ForeignJob>();
-  job->call.verb = Verb::Reducescatterv;
+  job->call.verb = ForeignVerb::Reducescatterv;
   job->call.dtype = reduction.dtype;
   job->call.op = foreign_op(reduction);
   std::size_t count = 0;
@@ -273,11 +276,15 @@ std::unique_ptr<Operation> ForeignBackend::reducescatter(std::span<const Scatter
   return session_->start(std::move(job), all_but(members(), members().self));
 }
 
-std::unique_ptr<Operation> ForeignBackend::broadcast(std::span<const std::byte> in,
-                                                     std::span<std::byte> out, int root) {
-  if (!session_->kind().has(Verb::Broadcast)) return Backend::broadcast(in, out, root);
+template <>
+std::unique_ptr<Operation> ForeignBackend::perform(Broadcast verb) {
+  const auto in = verb.in;
+  const auto out = verb.out;
+  const int root = verb.root;
+  if (!session_->kind().has(ForeignVerb::Broadcast))
+    return Backend::start(Broadcast{in, out, root});
   auto job = std::make_shared<ForeignJob>();
-  job->call.verb = Verb::Broadcast;
+  job->call.verb = ForeignVerb::Broadcast;
   job->call.peer = root;
   job->call.out = out;
   if (members().self == root && in.data() != out.data() && !in.empty()) {
@@ -286,11 +293,16 @@ std::unique_ptr<Operation> ForeignBackend::broadcast(std::span<const std::byte> 
   return session_->start(std::move(job), all_but(members(), members().self));
 }
 
-std::unique_ptr<Operation> ForeignBackend::barrier() {
-  if (!session_->kind().has(Verb::Barrier)) return Backend::barrier();
+template <>
+std::unique_ptr<Operation> ForeignBackend::perform(Barrier /*verb*/) {
+  if (!session_->kind().has(ForeignVerb::Barrier)) return Backend::start(Barrier{});
   auto job = std::make_shared<ForeignJob>();
-  job->call.verb = Verb::Barrier;
+  job->call.verb = ForeignVerb::Barrier;
   return session_->start(std::move(job), all_but(members(), members().self));
+}
+
+std::unique_ptr<Operation> ForeignBackend::start(Verb verb) {
+  return std::visit([this](auto& of) { return perform(std::move(of)); }, verb);
 }
 
 Result<std::unique_ptr<Backend>> open_foreign(Members members, int /*channel*/,

@@ -21,7 +21,7 @@
 namespace rueda {
 
 /// What a foreign backend may be asked to do. The closed set of verbs.
-enum class Verb : std::uint8_t {
+enum class ForeignVerb : std::uint8_t {
   Send,            ///< `in` to member `peer`
   Recv,            ///< `out` from member `peer`
   Allreduce,       ///< `out` in place
@@ -32,12 +32,12 @@ enum class Verb : std::uint8_t {
   Barrier,
 };
 inline constexpr std::size_t kVerbs = 8;
-[[nodiscard]] std::string_view name_of(Verb verb) noexcept;
+[[nodiscard]] std::string_view name_of(ForeignVerb verb) noexcept;
 
 /// One call. Buffers are contiguous; lengths are bytes; dtype and op mean something to reductions
 /// only. `op` is Sum, Min, Max or Product (on Bool: or, and, or, and).
 struct ForeignCall {
-  Verb verb = Verb::Barrier;
+  ForeignVerb verb = ForeignVerb::Barrier;
   int peer = -1;  ///< set rank
   std::span<const std::byte> in = {};
   std::span<std::byte> out = {};
@@ -66,7 +66,7 @@ class ForeignClass {
  public:
   virtual ~ForeignClass() = default;
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
-  [[nodiscard]] virtual bool has(Verb verb) const noexcept = 0;
+  [[nodiscard]] virtual bool has(ForeignVerb verb) const noexcept = 0;
   /// Whether its reductions know that; if not, the defaults do it. The same on every rank.
   [[nodiscard]] virtual bool reduces(DType dtype, ReduceOp op) const noexcept = 0;
   /// On the executor's thread.
@@ -112,18 +112,12 @@ class ForeignBackend final : public Backend {
 
   std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
   std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
-  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
-                                       const Reduction& reduction) override;
-  std::unique_ptr<Operation> allgather(GatherPlan plan) override;
-  std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
-                                           const Reduction& reduction) override;
-  std::unique_ptr<Operation> alltoall(AlltoallPlan plan) override;
-  std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out,
-                                       int root) override;
-  std::unique_ptr<Operation> barrier() override;
+  std::unique_ptr<Operation> start(Verb verb) override;
 
  private:
-  [[nodiscard]] bool reduces(Verb verb, const Reduction& reduction) const;
+  template <class Of>
+  std::unique_ptr<Operation> perform(Of verb);
+  [[nodiscard]] bool reduces(ForeignVerb verb, const Reduction& reduction) const;
 
   std::shared_ptr<ForeignSession> session_;
 };

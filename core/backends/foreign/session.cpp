@@ -14,8 +14,8 @@ constexpr auto kAbortPatience = seconds(2);
 
 /// Index of the queue of a transfer; none for what is not one.
 std::optional<std::size_t> queue_of(const ForeignCall& call) {
-  if (call.verb == Verb::Send) return 2 * static_cast<std::size_t>(call.peer);
-  if (call.verb == Verb::Recv) return 2 * static_cast<std::size_t>(call.peer) + 1;
+  if (call.verb == ForeignVerb::Send) return 2 * static_cast<std::size_t>(call.peer);
+  if (call.verb == ForeignVerb::Recv) return 2 * static_cast<std::size_t>(call.peer) + 1;
   return std::nullopt;
 }
 

@@ -36,7 +36,7 @@ class HierarchicalAllreduce : public HostRounds {
     if (through_.carriers == nullptr || count == 0) return nullptr;
     Reduction between = reduction_.between;
     if (reads_inputs()) between.prescale = reduction_.inside.prescale;
-    return through_.carriers->allreduce(pieces_of(begin, count, reads_inputs()), between);
+    return through_.carriers->start(Allreduce{pieces_of(begin, count, reads_inputs()), between});
   }
 
   /// The outputs of elements of the array.
@@ -84,7 +84,7 @@ class SmallAllreduce final : public HierarchicalAllreduce {
  private:
   std::unique_ptr<Operation> before(std::size_t) override {
     if (through_.local == nullptr) return host_of_one(0, array_.count());
-    return through_.local->allreduce(array_.pieces(), reduction_.inside);
+    return through_.local->start(Allreduce{array_.pieces(), reduction_.inside});
   }
   std::unique_ptr<Operation> across(std::size_t) override { return tree(0, array_.count()); }
   std::unique_ptr<Operation> after(std::size_t) override {
@@ -93,7 +93,7 @@ class SmallAllreduce final : public HierarchicalAllreduce {
     gather.out.resize(static_cast<std::size_t>(plan_.here));
     gather.out.front() = outputs<std::byte>(0, array_.count());
     if (plan_.index == 0) gather.in = outputs<const std::byte>(0, array_.count());
-    return through_.local->allgather(std::move(gather));
+    return through_.local->start(std::move(gather));
   }
 };
 
@@ -144,7 +144,7 @@ class LargeAllreduce final : public HierarchicalAllreduce {
           part.out = piece.out + (first + own) * element_;
           parts.push_back(std::move(part));
         });
-    return through_.local->reducescatter(parts, reduction_.inside);
+    return through_.local->start(Reducescatter{parts, reduction_.inside});
   }
 
   std::unique_ptr<Operation> across(std::size_t round) override {
@@ -161,7 +161,7 @@ class LargeAllreduce final : public HierarchicalAllreduce {
     }
     const Slice mine = slice(round, plan_.index);
     gather.in = outputs<const std::byte>(mine.begin, mine.count);
-    return through_.local->allgather(std::move(gather));
+    return through_.local->start(std::move(gather));
   }
 
   const std::size_t per_round_;  // elements

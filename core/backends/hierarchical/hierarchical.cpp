@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
+#include "backends/buffers/ranges.h"
 #include "backends/failed_operation.h"
 
 namespace rueda {
@@ -58,46 +60,51 @@ void HierarchicalBackend::begin(OperationTag operation) {
   if (carriers_ != nullptr) carriers_->begin(operation);
 }
 
-std::unique_ptr<Operation> HierarchicalBackend::allreduce(std::span<const Piece> pieces,
-                                                          const Reduction& reduction) {
-  if (auto refused = refuse(reduction)) return refused;
+/// What it has no way of its own for.
+template <class Of>
+std::unique_ptr<Operation> HierarchicalBackend::perform(Of verb) {
+  return Backend::start(std::move(verb));
+}
+
+template <>
+std::unique_ptr<Operation> HierarchicalBackend::perform(Allreduce verb) {
+  const auto& pieces = verb.pieces;
+  const Reduction& reduction = verb.reduction;
+  if (auto refused = refuse(verb)) return refused;
   std::size_t bytes = 0;
   for (const Piece& piece : pieces) bytes += piece.count * size_of(reduction.dtype);
   return hierarchical_allreduce(through(bytes), pieces,
                                 HostReduction::of(association(), reduction));
 }
 
-std::unique_ptr<Operation> HierarchicalBackend::allgather(GatherPlan plan) {
-  const auto bytes_of = [](const auto& spans) {
-    std::size_t bytes = 0;
-    for (const auto& span : spans) bytes += span.size();
-    return bytes;
-  };
-  const auto self = static_cast<std::size_t>(members().self);
-  if (plan.out.size() != members().ranks.size() || bytes_of(plan.in) != bytes_of(plan.out[self])) {
-    return failed_operation(Code::InvalidArgument,
-                            "the plan of an allgather does not fit this member's contribution");
-  }
+template <>
+std::unique_ptr<Operation> HierarchicalBackend::perform(GatherPlan plan) {
+  if (auto refused = refuse(plan)) return refused;
   std::size_t longest = 0;  // that a host brings
   for (const auto& group : members().groups) {
     std::size_t bytes = 0;
-    for (const int member : group) bytes += bytes_of(plan.out[static_cast<std::size_t>(member)]);
+    for (const int member : group) bytes += total_bytes(plan.out[static_cast<std::size_t>(member)]);
     longest = std::max(longest, bytes);
   }
   return hierarchical_allgather(through(longest), members().groups, std::move(plan), longest);
 }
 
-std::unique_ptr<Operation> HierarchicalBackend::reducescatter(std::span<const ScatterPiece> pieces,
-                                                              const Reduction& reduction) {
-  if (auto refused = refuse(pieces, reduction)) return refused;
+template <>
+std::unique_ptr<Operation> HierarchicalBackend::perform(Reducescatter verb) {
+  const auto& pieces = verb.pieces;
+  const Reduction& reduction = verb.reduction;
+  if (auto refused = refuse(verb)) return refused;
   std::size_t bytes = 0;
   for (const ScatterPiece& piece : pieces) bytes += piece.begins.back() * size_of(reduction.dtype);
   return hierarchical_reducescatter(shared(bytes), members(), staging(), pieces,
                                     HostReduction::of(association(), reduction));
 }
 
-std::unique_ptr<Operation> HierarchicalBackend::broadcast(std::span<const std::byte> in,
-                                                          std::span<std::byte> out, int root) {
+template <>
+std::unique_ptr<Operation> HierarchicalBackend::perform(Broadcast verb) {
+  const auto in = verb.in;
+  const auto out = verb.out;
+  const int root = verb.root;
   if (root < 0 || root >= members().size() || (root == members().self && in.size() != out.size())) {
     return failed_operation(
         Code::InvalidArgument,
@@ -113,8 +120,13 @@ std::unique_ptr<Operation> HierarchicalBackend::broadcast(std::span<const std::b
   return failed_operation(Code::Internal, "a member on no host");
 }
 
-std::unique_ptr<Operation> HierarchicalBackend::barrier() {
+template <>
+std::unique_ptr<Operation> HierarchicalBackend::perform(Barrier /*verb*/) {
   return hierarchical_barrier(through(0));
+}
+
+std::unique_ptr<Operation> HierarchicalBackend::start(Verb verb) {
+  return std::visit([this](auto& of) { return perform(std::move(of)); }, verb);
 }
 
 Result<std::unique_ptr<Backend>> open_hierarchical(Members members, int channel,

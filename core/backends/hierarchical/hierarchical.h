@@ -36,16 +36,11 @@ class HierarchicalBackend final : public RoutedBackend {
   [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
 
   void begin(OperationTag operation) override;
-  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
-                                       const Reduction& reduction) override;
-  std::unique_ptr<Operation> allgather(GatherPlan plan) override;
-  std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
-                                           const Reduction& reduction) override;
-  std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out,
-                                       int root) override;
-  std::unique_ptr<Operation> barrier() override;
+  std::unique_ptr<Operation> start(Verb verb) override;
 
  private:
+  template <class Of>
+  std::unique_ptr<Operation> perform(Of verb);
   [[nodiscard]] bool small(std::size_t bytes) const noexcept;
   /// For an operation in which the carriers of a host carry that much together.
   [[nodiscard]] HostBackends through(std::size_t bytes) const noexcept;

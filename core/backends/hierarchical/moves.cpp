@@ -73,7 +73,7 @@ class Spreading : public HostRounds {
     }
     if (!any) return nullptr;
     gather.in = reading(gather.out[static_cast<std::size_t>(plan.index)]);
-    return through_.local->allgather(std::move(gather));
+    return through_.local->start(std::move(gather));
   }
 
   const HostBackends through_;
@@ -101,7 +101,7 @@ class HierarchicalBroadcast final : public Spreading {
   std::unique_ptr<Operation> before(std::size_t round) override {
     if (!here() || through_.local == nullptr) return nullptr;
     const std::span<std::byte> out = out_.part(round * cut_.round(), cut_.round()).front();
-    return through_.local->broadcast(root() ? source(out) : out, out, index_);
+    return through_.local->start(Broadcast{root() ? source(out) : out, out, index_});
   }
 
   std::unique_ptr<Operation> across(std::size_t round) override {
@@ -109,8 +109,8 @@ class HierarchicalBroadcast final : public Spreading {
     const auto part = cut_.part(out_, round, through_.plan.index);
     if (part.empty()) return nullptr;
     const bool alone = root() && through_.local == nullptr;  // nobody has filled its output yet
-    return through_.carriers->broadcast(alone ? source(part.front()) : part.front(), part.front(),
-                                        host_);
+    return through_.carriers->start(
+        Broadcast{alone ? source(part.front()) : part.front(), part.front(), host_});
   }
 
   std::unique_ptr<Operation> after(std::size_t round) override {
@@ -163,7 +163,7 @@ class HierarchicalAllgather final : public Spreading {
       gather.out.push_back(member.part(first, past - first));
       start += member.bytes();
     }
-    return through_.local->allgather(std::move(gather));
+    return through_.local->start(std::move(gather));
   }
 
   std::unique_ptr<Operation> across(std::size_t round) override {
@@ -178,7 +178,7 @@ class HierarchicalAllgather final : public Spreading {
     if (!any) return nullptr;
     const bool alone = through_.local == nullptr;
     gather.in = alone ? cut_.part(in_, round, carrier) : reading(gather.out[own()]);
-    return through_.carriers->allgather(std::move(gather));
+    return through_.carriers->start(std::move(gather));
   }
 
   std::unique_ptr<Operation> after(std::size_t round) override {
@@ -202,11 +202,11 @@ class HierarchicalBarrier final : public HostRounds {
 
  private:
   [[nodiscard]] std::unique_ptr<Operation> meet() const {
-    return through_.local == nullptr ? nullptr : through_.local->barrier();
+    return through_.local == nullptr ? nullptr : through_.local->start(Barrier{});
   }
   std::unique_ptr<Operation> before(std::size_t) override { return meet(); }
   std::unique_ptr<Operation> across(std::size_t) override {
-    return through_.carriers == nullptr ? nullptr : through_.carriers->barrier();
+    return through_.carriers == nullptr ? nullptr : through_.carriers->start(Barrier{});
   }
   /// Who is no carrier has heard of the other hosts from nobody.
   std::unique_ptr<Operation> after(std::size_t) override {

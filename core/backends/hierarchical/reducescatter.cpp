@@ -119,7 +119,7 @@ class HierarchicalReducescatter final : public HostRounds {
       }
     }
     if (through_.local == nullptr) return nullptr;
-    return through_.local->reducescatter(pieces, inside);
+    return through_.local->start(Reducescatter{pieces, inside});
   }
 
   std::unique_ptr<Operation> across(std::size_t round) override {
@@ -130,7 +130,7 @@ class HierarchicalReducescatter final : public HostRounds {
                               slice(block, round, through_.plan.index).count());
     }
     if (slices.begins.back() == 0) return nullptr;
-    return through_.carriers->reducescatter(std::array{slices}, reduction_.between);
+    return through_.carriers->start(Reducescatter{std::array{slices}, reduction_.between});
   }
 
   std::unique_ptr<Operation> after(std::size_t round) override {
@@ -149,7 +149,7 @@ class HierarchicalReducescatter final : public HostRounds {
       mine += plan.out.back().size();
       plan.longest = std::max(plan.longest, theirs.count() * element_);
     }
-    return through_.local->alltoall(std::move(plan));
+    return through_.local->start(std::move(plan));
   }
 
   void finish(std::size_t round) override {

@@ -1,6 +1,7 @@
 #include "backends/local/local.h"
 
 #include <utility>
+#include <variant>
 
 #include "backends/algorithms/scale_pieces.h"
 #include "backends/failed_operation.h"
@@ -21,9 +22,21 @@ std::unique_ptr<Operation> LocalBackend::recv(int /*peer*/, std::span<std::byte>
   return failed_operation(Code::Unsupported, "a world of one has nobody to receive from");
 }
 
-std::unique_ptr<Operation> LocalBackend::allreduce(std::span<const Piece> pieces,
-                                                   const Reduction& reduction) {
+/// What it has no way of its own for.
+template <class Of>
+std::unique_ptr<Operation> LocalBackend::perform(Of verb) {
+  return Backend::start(std::move(verb));
+}
+
+template <>
+std::unique_ptr<Operation> LocalBackend::perform(Allreduce verb) {
+  const auto& pieces = verb.pieces;
+  const Reduction& reduction = verb.reduction;
   return scale_pieces(pieces, reduction);
+}
+
+std::unique_ptr<Operation> LocalBackend::start(Verb verb) {
+  return std::visit([this](auto& of) { return perform(std::move(of)); }, verb);
 }
 
 Result<std::unique_ptr<Backend>> open_local(Members members, int /*channel*/,

@@ -19,8 +19,11 @@ class LocalBackend final : public Backend {
   /// There is nobody to send to: these operations fail.
   std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
   std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
-  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
-                                       const Reduction& reduction) override;
+  std::unique_ptr<Operation> start(Verb verb) override;
+
+ private:
+  template <class Of>
+  std::unique_ptr<Operation> perform(Of verb);
 };
 
 /// See registry.h.

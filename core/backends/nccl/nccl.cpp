@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <utility>
+#include <variant>
 
 #include "backends/buffers/piece_array.h"
 #include "backends/failed_operation.h"
@@ -182,9 +183,11 @@ Result<int> NcclBackend::op_of(const Reduction& reduction) {
 }
 
 /// Small tensors are packed by copies on the stream, and reduced as one; large ones where they lie.
-std::unique_ptr<Operation> NcclBackend::allreduce(std::span<const Piece> pieces,
-                                                  const Reduction& reduction) {
-  if (auto refused = refuse(reduction)) return refused;
+template <>
+std::unique_ptr<Operation> NcclBackend::perform(Allreduce verb) {
+  const auto& pieces = verb.pieces;
+  const Reduction& reduction = verb.reduction;
+  if (auto refused = refuse(verb)) return refused;
   auto op = op_of(reduction);
   if (!op) return std::make_unique<FailedOperation>(std::move(op).error());
   const std::size_t element = size_of(reduction.dtype);
@@ -243,13 +246,14 @@ std::unique_ptr<Operation> NcclBackend::allreduce(std::span<const Piece> pieces,
 }
 
 /// Rows may differ between members, so each member's bytes are a broadcast, all of them one group.
-std::unique_ptr<Operation> NcclBackend::allgather(GatherPlan plan) {
+template <>
+std::unique_ptr<Operation> NcclBackend::perform(GatherPlan plan) {
   const auto host_memory = [&](const auto& spans) {
     // Where nothing lies says nothing: no rows may have an address beyond the end of what there is.
     return std::ranges::any_of(
         spans, [&](const auto& span) { return !span.empty() && on_host(span.data()); });
   };
-  if (host_memory(plan.in)) return host_.allgather(std::move(plan));  // numbers of the engine
+  if (host_memory(plan.in)) return host_.start(std::move(plan));  // numbers of the engine
   const auto self = static_cast<std::size_t>(members().self);
   return run(
       [plan = std::move(plan), self](const NcclLibrary& nccl, NcclComm comm, DriverStream stream) {
@@ -268,9 +272,11 @@ std::unique_ptr<Operation> NcclBackend::allgather(GatherPlan plan) {
 }
 
 /// Parts may differ by a row, so each member's part is a reduction to it, all of them one group.
-std::unique_ptr<Operation> NcclBackend::reducescatter(std::span<const ScatterPiece> pieces,
-                                                      const Reduction& reduction) {
-  if (auto refused = refuse(pieces, reduction)) return refused;
+template <>
+std::unique_ptr<Operation> NcclBackend::perform(Reducescatter verb) {
+  const auto& pieces = verb.pieces;
+  const Reduction& reduction = verb.reduction;
+  if (auto refused = refuse(verb)) return refused;
   auto op = op_of(reduction);
   if (!op) return std::make_unique<FailedOperation>(std::move(op).error());
   return run([pieces = std::vector<ScatterPiece>(pieces.begin(), pieces.end()), op = *op,
@@ -289,7 +295,8 @@ std::unique_ptr<Operation> NcclBackend::reducescatter(std::span<const ScatterPie
   });
 }
 
-std::unique_ptr<Operation> NcclBackend::alltoall(AlltoallPlan plan) {
+template <>
+std::unique_ptr<Operation> NcclBackend::perform(AlltoallPlan plan) {
   if (auto refused = refuse(plan)) return refused;
   return run([plan = std::move(plan)](const NcclLibrary& nccl, NcclComm comm, DriverStream stream) {
     Statuses statuses;
@@ -308,13 +315,25 @@ std::unique_ptr<Operation> NcclBackend::alltoall(AlltoallPlan plan) {
   });
 }
 
-std::unique_ptr<Operation> NcclBackend::broadcast(std::span<const std::byte> in,
-                                                  std::span<std::byte> out, int root) {
+template <>
+std::unique_ptr<Operation> NcclBackend::perform(Broadcast verb) {
+  const auto in = verb.in;
+  const auto out = verb.out;
+  const int root = verb.root;
   const std::byte* const from = members().self == root ? in.data() : out.data();
   return run([from, out, root](const NcclLibrary& nccl, NcclComm comm, DriverStream stream) {
     if (out.empty()) return kNcclSuccess;
     return nccl.broadcast(from, out.data(), out.size(), kNcclInt8, root, comm, stream);
   });
+}
+
+template <>
+std::unique_ptr<Operation> NcclBackend::perform(Barrier verb) {
+  return host_.start(verb);
+}
+
+std::unique_ptr<Operation> NcclBackend::start(Verb verb) {
+  return std::visit([this](auto& of) { return perform(std::move(of)); }, verb);
 }
 
 std::unique_ptr<Operation> NcclBackend::send(int peer, std::span<const std::byte> data) {

@@ -71,15 +71,7 @@ class NcclBackend final : public DeviceBackend {
   void begin(OperationTag operation) override { host_.begin(operation); }
   std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
   std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
-  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
-                                       const Reduction& reduction) override;
-  std::unique_ptr<Operation> allgather(GatherPlan plan) override;
-  std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
-                                           const Reduction& reduction) override;
-  std::unique_ptr<Operation> alltoall(AlltoallPlan plan) override;
-  std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out,
-                                       int root) override;
-  std::unique_ptr<Operation> barrier() override { return host_.barrier(); }
+  std::unique_ptr<Operation> start(Verb verb) override;
 
   Result<void> follow(std::shared_ptr<const DevicePoint> point) override;
   void abort() noexcept override { communicator_->abort(); }
@@ -93,6 +85,8 @@ class NcclBackend final : public DeviceBackend {
   }
 
  private:
+  template <class Of>
+  std::unique_ptr<Operation> perform(Of verb);
   /// Puts calls of NCCL on the stream, as one group.
   using Calls = std::function<NcclStatus(const NcclLibrary&, NcclComm, DriverStream)>;
   [[nodiscard]] std::unique_ptr<Operation> run(Calls calls);

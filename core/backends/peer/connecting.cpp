@@ -41,7 +41,7 @@ std::unique_ptr<Operation> gather(Backend& host, const T& own, std::vector<T>& a
   GatherPlan plan;
   plan.in = {std::as_bytes(std::span(&own, 1))};
   for (T& each : all) plan.out.push_back({std::as_writable_bytes(std::span(&each, 1))});
-  return host.allgather(std::move(plan));
+  return host.start(std::move(plan));
 }
 
 std::string cuda_version(int code) {
@@ -169,7 +169,7 @@ Result<Step> PeerConnecting::step() {
       }
       others_.clear();
       phase_ = Phase::Closing;
-      step_ = host_.barrier();  // then nobody has the own buffer open
+      step_ = host_.start(Barrier{});  // then nobody has the own buffer open
       return Step::Advanced;
     case Phase::Closing:
       break;

@@ -104,7 +104,7 @@ Result<Step> PeerCopying::step() {
     if (!point) return std::move(point).error();
     if (*point != nullptr) return wait_.wait(device_, *point);
     wait_.reset();
-    meeting_ = backend_.host().barrier();
+    meeting_ = backend_.host().start(Barrier{});
     return Step::Advanced;
   }
   auto met = meeting_->step();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <variant>
 
 #include "backends/buffers/ranges.h"
 #include "backends/peer/copying.h"
@@ -34,7 +35,7 @@ class PeerAlltoall final : public Operation {
     for (std::size_t m = 0; m < size; ++m) {
       sizes.out.push_back({std::as_writable_bytes(std::span(all_).subspan(m * size, size))});
     }
-    step_ = backend_.host().allgather(std::move(sizes));
+    step_ = backend_.host().start(std::move(sizes));
   }
 
   Result<Step> step() override {
@@ -111,11 +112,18 @@ bool PeerBackend::on_host(const void* address) const noexcept {
   return address != nullptr && !device()->holds(address);
 }
 
-std::unique_ptr<Operation> PeerBackend::allgather(GatherPlan plan) {
+/// It only moves bytes.
+template <class Of>
+std::unique_ptr<Operation> PeerBackend::perform(Of verb) {
+  return rest_.start(std::move(verb));
+}
+
+template <>
+std::unique_ptr<Operation> PeerBackend::perform(GatherPlan plan) {
   // Where nothing lies says nothing: no rows may have an address beyond the end of what there is.
   const bool numbers = std::ranges::any_of(
       plan.in, [&](const auto& span) { return !span.empty() && on_host(span.data()); });
-  if (numbers) return host_.allgather(std::move(plan));  // of the engine
+  if (numbers) return host_.start(std::move(plan));  // of the engine
   PeerPlan cut;
   for (const auto& out : plan.out) cut.longest = std::max(cut.longest, total_bytes(out));
   const auto& own = plan.out[static_cast<std::size_t>(members().self)];
@@ -135,13 +143,17 @@ std::unique_ptr<Operation> PeerBackend::allgather(GatherPlan plan) {
   return std::make_unique<PeerCopying>(*this, std::move(cut));
 }
 
-std::unique_ptr<Operation> PeerBackend::alltoall(AlltoallPlan plan) {
+template <>
+std::unique_ptr<Operation> PeerBackend::perform(AlltoallPlan plan) {
   if (auto refused = refuse(plan)) return refused;
   return std::make_unique<PeerAlltoall>(*this, std::move(plan));
 }
 
-std::unique_ptr<Operation> PeerBackend::broadcast(std::span<const std::byte> in,
-                                                  std::span<std::byte> out, int root) {
+template <>
+std::unique_ptr<Operation> PeerBackend::perform(Broadcast verb) {
+  const auto in = verb.in;
+  const auto out = verb.out;
+  const int root = verb.root;
   PeerPlan cut;
   cut.longest = out.size();
   if (members().self == root) {
@@ -151,6 +163,15 @@ std::unique_ptr<Operation> PeerBackend::broadcast(std::span<const std::byte> in,
     cut.from = {{.member = root, .begin = 0, .out = {out}}};
   }
   return std::make_unique<PeerCopying>(*this, std::move(cut));
+}
+
+template <>
+std::unique_ptr<Operation> PeerBackend::perform(Barrier verb) {
+  return host_.start(verb);
+}
+
+std::unique_ptr<Operation> PeerBackend::start(Verb verb) {
+  return std::visit([this](auto& of) { return perform(std::move(of)); }, verb);
 }
 
 }  // namespace rueda

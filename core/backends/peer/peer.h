@@ -35,19 +35,7 @@ class PeerBackend final : public DeviceBackend {
   std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override {
     return rest_.recv(peer, data);
   }
-  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
-                                       const Reduction& reduction) override {
-    return rest_.allreduce(pieces, reduction);
-  }
-  std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
-                                           const Reduction& reduction) override {
-    return rest_.reducescatter(pieces, reduction);
-  }
-  std::unique_ptr<Operation> allgather(GatherPlan plan) override;
-  std::unique_ptr<Operation> alltoall(AlltoallPlan plan) override;
-  std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out,
-                                       int root) override;
-  std::unique_ptr<Operation> barrier() override { return host_.barrier(); }
+  std::unique_ptr<Operation> start(Verb verb) override;
 
   [[nodiscard]] Backend& host() const noexcept { return host_; }
   [[nodiscard]] const PeerBuffers& buffers() const noexcept { return *buffers_; }
@@ -60,6 +48,8 @@ class PeerBackend final : public DeviceBackend {
   void interrupted() noexcept { interrupted_ = true; }
 
  private:
+  template <class Of>
+  std::unique_ptr<Operation> perform(Of verb);
   [[nodiscard]] bool on_host(const void* address) const noexcept;
 
   Backend& host_;

@@ -1,4 +1,4 @@
-#include "backends/shm/large.h"
+#include "backends/shm/reductions.h"
 
 #include <algorithm>
 #include <array>

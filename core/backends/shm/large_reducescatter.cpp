@@ -4,7 +4,7 @@
 
 #include "backends/buffers/scatter_parts.h"
 #include "backends/shm/chunks.h"
-#include "backends/shm/large.h"
+#include "backends/shm/reductions.h"
 #include "rounding.h"
 
 namespace rueda {

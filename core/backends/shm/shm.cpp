@@ -2,24 +2,18 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
+#include "backends/buffers/ranges.h"
 #include "backends/failed_operation.h"
 #include "backends/shm/alltoall.h"
 #include "backends/shm/arena.h"
 #include "backends/shm/cross_memory.h"
-#include "backends/shm/large.h"
-#include "backends/shm/small.h"
+#include "backends/shm/reductions.h"
 #include "backends/shm/stream.h"
 
 namespace rueda {
 namespace {
-
-template <typename Byte>
-std::size_t total(const std::vector<std::span<Byte>>& spans) noexcept {
-  std::size_t bytes = 0;
-  for (const auto& span : spans) bytes += span.size();
-  return bytes;
-}
 
 std::vector<int> local_indices(const std::vector<ShmMember>& members) {
   std::vector<int> indices;
@@ -66,9 +60,11 @@ void ShmBackend::begin(OperationTag operation) {
   arena_->begin(operation);
 }
 
-std::unique_ptr<Operation> ShmBackend::allreduce(std::span<const Piece> pieces,
-                                                 const Reduction& reduction) {
-  if (auto refused = refuse(reduction)) return refused;
+template <>
+std::unique_ptr<Operation> ShmBackend::perform(Allreduce verb) {
+  const auto& pieces = verb.pieces;
+  const Reduction& reduction = verb.reduction;
+  if (auto refused = refuse(verb)) return refused;
   std::size_t bytes = 0;
   for (const Piece& piece : pieces) bytes += piece.count * size_of(reduction.dtype);
   if (bytes == 0) return std::make_unique<Nothing>();
@@ -76,17 +72,15 @@ std::unique_ptr<Operation> ShmBackend::allreduce(std::span<const Piece> pieces,
   return large_allreduce(*arena_, pieces, reduction);
 }
 
-std::unique_ptr<Operation> ShmBackend::allgather(GatherPlan plan) {
+template <>
+std::unique_ptr<Operation> ShmBackend::perform(GatherPlan plan) {
+  if (auto refused = refuse(plan)) return refused;
   std::size_t longest = 0;
   std::size_t result = 0;
   for (const auto& spans : plan.out) {
-    const std::size_t bytes = total(spans);
+    const std::size_t bytes = total_bytes(spans);
     longest = std::max(longest, bytes);
     result += bytes;
-  }
-  const auto self = static_cast<std::size_t>(members().self);
-  if (plan.out.size() != members().ranks.size() || total(plan.out[self]) != total(plan.in)) {
-    return failed_operation(Code::Internal, "A gather plan that contradicts itself");
   }
   if (longest == 0) return std::make_unique<Nothing>();
   if (small(Kind::Allgather, longest)) return small_allgather(*arena_, std::move(plan));
@@ -95,9 +89,11 @@ std::unique_ptr<Operation> ShmBackend::allgather(GatherPlan plan) {
   return stream_allgather(*arena_, std::move(plan));
 }
 
-std::unique_ptr<Operation> ShmBackend::reducescatter(std::span<const ScatterPiece> pieces,
-                                                     const Reduction& reduction) {
-  if (auto refused = refuse(pieces, reduction)) return refused;
+template <>
+std::unique_ptr<Operation> ShmBackend::perform(Reducescatter verb) {
+  const auto& pieces = verb.pieces;
+  const Reduction& reduction = verb.reduction;
+  if (auto refused = refuse(verb)) return refused;
   std::size_t bytes = 0;
   for (const ScatterPiece& piece : pieces) bytes += piece.begins.back() * size_of(reduction.dtype);
   if (bytes == 0) return std::make_unique<Nothing>();
@@ -105,7 +101,8 @@ std::unique_ptr<Operation> ShmBackend::reducescatter(std::span<const ScatterPiec
   return large_reducescatter(*arena_, pieces, reduction);
 }
 
-std::unique_ptr<Operation> ShmBackend::alltoall(AlltoallPlan plan) {
+template <>
+std::unique_ptr<Operation> ShmBackend::perform(AlltoallPlan plan) {
   if (auto refused = refuse(plan)) return refused;
   if (plan.longest == 0) return std::make_unique<Nothing>();
   if (small(Kind::Alltoall, plan.longest)) return small_alltoall(*arena_, std::move(plan));
@@ -115,8 +112,11 @@ std::unique_ptr<Operation> ShmBackend::alltoall(AlltoallPlan plan) {
   return stream_alltoall(*arena_, std::move(plan));
 }
 
-std::unique_ptr<Operation> ShmBackend::broadcast(std::span<const std::byte> in,
-                                                 std::span<std::byte> out, int root) {
+template <>
+std::unique_ptr<Operation> ShmBackend::perform(Broadcast verb) {
+  const auto in = verb.in;
+  const auto out = verb.out;
+  const int root = verb.root;
   if (root < 0 || root >= members().size() || (root == members().self && in.size() != out.size())) {
     return failed_operation(Code::Internal, "A broadcast that contradicts itself");
   }
@@ -127,7 +127,14 @@ std::unique_ptr<Operation> ShmBackend::broadcast(std::span<const std::byte> in,
   return stream_broadcast(*arena_, in, out, root);
 }
 
-std::unique_ptr<Operation> ShmBackend::barrier() { return shm_barrier(*arena_); }
+template <>
+std::unique_ptr<Operation> ShmBackend::perform(Barrier /*verb*/) {
+  return shm_barrier(*arena_);
+}
+
+std::unique_ptr<Operation> ShmBackend::start(Verb verb) {
+  return std::visit([this](auto& of) { return perform(std::move(of)); }, verb);
+}
 
 Result<std::unique_ptr<Backend>> open_shm(Members members, int channel,
                                           const Resources& resources) {

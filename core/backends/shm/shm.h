@@ -60,18 +60,11 @@ class ShmBackend final : public PipesBackend {
   [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override;
 
   void begin(OperationTag operation) override;
-  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
-                                       const Reduction& reduction) override;
-  std::unique_ptr<Operation> allgather(GatherPlan plan) override;
-  /// `out` may also be the own part of `in` itself.
-  std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
-                                           const Reduction& reduction) override;
-  std::unique_ptr<Operation> alltoall(AlltoallPlan plan) override;
-  std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out,
-                                       int root) override;
-  std::unique_ptr<Operation> barrier() override;
+  std::unique_ptr<Operation> start(Verb verb) override;
 
  private:
+  template <class Of>
+  std::unique_ptr<Operation> perform(Of verb);
   /// Whether everybody reads everything in one meeting.
   [[nodiscard]] bool small(Kind kind, std::size_t bytes) const noexcept;
 

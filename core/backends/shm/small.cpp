@@ -1,4 +1,4 @@
-#include "backends/shm/small.h"
+#include "backends/shm/reductions.h"
 
 #include <algorithm>
 #include <array>
@@ -177,7 +177,7 @@ class SmallAlltoall final : public Meeting {
   AlltoallPlan plan_;
 };
 
-class Barrier final : public Meeting {
+class BarrierMeeting final : public Meeting {
  public:
   using Meeting::Meeting;
 
@@ -207,6 +207,8 @@ std::unique_ptr<Operation> small_alltoall(ShmArena& arena, AlltoallPlan plan) {
   return std::make_unique<SmallAlltoall>(arena, std::move(plan));
 }
 
-std::unique_ptr<Operation> shm_barrier(ShmArena& arena) { return std::make_unique<Barrier>(arena); }
+std::unique_ptr<Operation> shm_barrier(ShmArena& arena) {
+  return std::make_unique<BarrierMeeting>(arena);
+}
 
 }  // namespace rueda

@@ -58,7 +58,9 @@ class AllreducePlan final : public StagedPlan {
             append(pieces, {place.in ? here : in, place.out ? here : out, elements});
           });
     }
-    chunk.run = [this, pieces = std::move(pieces)] { return host_.allreduce(pieces, reduction_); };
+    chunk.run = [this, pieces = std::move(pieces)] {
+      return host_.start(Allreduce{pieces, reduction_});
+    };
     return chunk;
   }
 
@@ -117,9 +119,7 @@ class AllgatherPlan final : public StagedPlan {
                     [&](std::span<std::byte> bytes) { out.push_back(give(chunk, bytes, slot)); });
     }
     chunk.at_once = chunk.in.empty();
-    chunk.run = [this, part = std::move(part)]() mutable {
-      return host_.allgather(std::move(part));
-    };
+    chunk.run = [this, part = std::move(part)]() mutable { return host_.start(std::move(part)); };
     return chunk;
   }
 
@@ -200,7 +200,7 @@ class ReducescatterPlan final : public StagedPlan {
       at += whole.size();
     }
     chunk.run = [this, part = std::move(part)] {
-      return host_.reducescatter({&part, 1}, reduction_);
+      return host_.start(Reducescatter{{&part, 1}, reduction_});
     };
     return chunk;
   }
@@ -262,9 +262,7 @@ class AlltoallStaging final : public StagedPlan {
       part.out.push_back(out);
     }
     chunk.at_once = chunk.in.empty();
-    chunk.run = [this, part = std::move(part)]() mutable {
-      return host_.alltoall(std::move(part));
-    };
+    chunk.run = [this, part = std::move(part)]() mutable { return host_.start(std::move(part)); };
     return chunk;
   }
 
@@ -332,24 +330,23 @@ class RangePlan final : public StagedPlan {
 
 }  // namespace
 
-std::unique_ptr<StagedPlan> staged_allreduce(Backend& host, EngineDevice* device,
-                                             std::span<const Piece> pieces,
-                                             const Reduction& reduction) {
-  return std::make_unique<AllreducePlan>(host, device, pieces, reduction);
+template <>
+std::unique_ptr<StagedPlan> staged_plan(Backend& host, EngineDevice* device, Allreduce verb) {
+  return std::make_unique<AllreducePlan>(host, device, verb.pieces, verb.reduction);
 }
 
-std::unique_ptr<StagedPlan> staged_allgather(Backend& host, EngineDevice* device, GatherPlan plan) {
+template <>
+std::unique_ptr<StagedPlan> staged_plan(Backend& host, EngineDevice* device, GatherPlan plan) {
   return std::make_unique<AllgatherPlan>(host, device, std::move(plan));
 }
 
-std::unique_ptr<StagedPlan> staged_reducescatter(Backend& host, EngineDevice* device,
-                                                 std::span<const ScatterPiece> pieces,
-                                                 const Reduction& reduction) {
-  return std::make_unique<ReducescatterPlan>(host, device, pieces, reduction);
+template <>
+std::unique_ptr<StagedPlan> staged_plan(Backend& host, EngineDevice* device, Reducescatter verb) {
+  return std::make_unique<ReducescatterPlan>(host, device, verb.pieces, verb.reduction);
 }
 
-std::unique_ptr<StagedPlan> staged_alltoall(Backend& host, EngineDevice* device,
-                                            AlltoallPlan plan) {
+template <>
+std::unique_ptr<StagedPlan> staged_plan(Backend& host, EngineDevice* device, AlltoallPlan plan) {
   return std::make_unique<AlltoallStaging>(host, device, std::move(plan));
 }
 

@@ -12,16 +12,9 @@ namespace rueda {
 
 // `device`: null on a rank that has none; then nothing lies on a device.
 
-[[nodiscard]] std::unique_ptr<StagedPlan> staged_allreduce(Backend& host, EngineDevice* device,
-                                                           std::span<const Piece> pieces,
-                                                           const Reduction& reduction);
-[[nodiscard]] std::unique_ptr<StagedPlan> staged_allgather(Backend& host, EngineDevice* device,
-                                                           GatherPlan plan);
-[[nodiscard]] std::unique_ptr<StagedPlan> staged_reducescatter(Backend& host, EngineDevice* device,
-                                                               std::span<const ScatterPiece> pieces,
-                                                               const Reduction& reduction);
-[[nodiscard]] std::unique_ptr<StagedPlan> staged_alltoall(Backend& host, EngineDevice* device,
-                                                          AlltoallPlan plan);
+/// For verbs that are cut into pieces of tensors, or parts of members.
+template <class Of>
+[[nodiscard]] std::unique_ptr<StagedPlan> staged_plan(Backend& host, EngineDevice* device, Of verb);
 
 /// Works on one chunk of a range of bytes, in host memory: what goes in, and where the result goes.
 using RunRange = std::function<std::unique_ptr<Operation>(std::span<const std::byte> in,

@@ -1,6 +1,7 @@
 #include "backends/staged/staged.h"
 
 #include <utility>
+#include <variant>
 
 #include "backends/staged/pipeline.h"
 #include "backends/staged/plans.h"
@@ -31,34 +32,31 @@ std::unique_ptr<Operation> StagedBackend::recv(int peer, std::span<std::byte> da
                           }));
 }
 
-std::unique_ptr<Operation> StagedBackend::allreduce(std::span<const Piece> pieces,
-                                                    const Reduction& reduction) {
-  if (auto refused = refuse(reduction)) return refused;
-  return run(staged_allreduce(host_, device_.get(), pieces, reduction));
+template <class Of>
+std::unique_ptr<Operation> StagedBackend::perform(Of verb) {
+  if (auto refused = refuse(verb)) return refused;
+  return run(staged_plan(host_, device_.get(), std::move(verb)));
 }
 
-std::unique_ptr<Operation> StagedBackend::allgather(GatherPlan plan) {
-  return run(staged_allgather(host_, device_.get(), std::move(plan)));
-}
-
-std::unique_ptr<Operation> StagedBackend::reducescatter(std::span<const ScatterPiece> pieces,
-                                                        const Reduction& reduction) {
-  if (auto refused = refuse(pieces, reduction)) return refused;
-  return run(staged_reducescatter(host_, device_.get(), pieces, reduction));
-}
-
-std::unique_ptr<Operation> StagedBackend::alltoall(AlltoallPlan plan) {
-  if (auto refused = refuse(plan)) return refused;
-  return run(staged_alltoall(host_, device_.get(), std::move(plan)));
-}
-
-std::unique_ptr<Operation> StagedBackend::broadcast(std::span<const std::byte> in,
-                                                    std::span<std::byte> out, int root) {
+template <>
+std::unique_ptr<Operation> StagedBackend::perform(Broadcast verb) {
+  const auto in = verb.in;
+  const auto out = verb.out;
+  const int root = verb.root;
   const bool source = members().self == root;
   return run(staged_range(device_.get(), source ? in : std::span<const std::byte>(), out,
                           [this, root](std::span<const std::byte> from, std::span<std::byte> to) {
-                            return host_.broadcast(from, to, root);
+                            return host_.start(Broadcast{from, to, root});
                           }));
+}
+
+template <>
+std::unique_ptr<Operation> StagedBackend::perform(Barrier verb) {
+  return host_.start(verb);
+}
+
+std::unique_ptr<Operation> StagedBackend::start(Verb verb) {
+  return std::visit([this](auto& of) { return perform(std::move(of)); }, verb);
 }
 
 Result<void> StagedBackend::follow(std::shared_ptr<const DevicePoint> point) {

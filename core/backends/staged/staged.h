@@ -31,15 +31,7 @@ class StagedBackend final : public DeviceBackend {
   void begin(OperationTag operation) override { host_.begin(operation); }
   std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
   std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
-  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
-                                       const Reduction& reduction) override;
-  std::unique_ptr<Operation> allgather(GatherPlan plan) override;
-  std::unique_ptr<Operation> reducescatter(std::span<const ScatterPiece> pieces,
-                                           const Reduction& reduction) override;
-  std::unique_ptr<Operation> alltoall(AlltoallPlan plan) override;
-  std::unique_ptr<Operation> broadcast(std::span<const std::byte> in, std::span<std::byte> out,
-                                       int root) override;
-  std::unique_ptr<Operation> barrier() override { return host_.barrier(); }
+  std::unique_ptr<Operation> start(Verb verb) override;
 
   /// A plan as an operation of this backend.
   [[nodiscard]] std::unique_ptr<Operation> run(std::unique_ptr<StagedPlan> plan);
@@ -48,6 +40,8 @@ class StagedBackend final : public DeviceBackend {
   Result<void> follow(std::shared_ptr<const DevicePoint> point) override;
 
  private:
+  template <class Of>
+  std::unique_ptr<Operation> perform(Of verb);
   Backend& host_;
   std::shared_ptr<EngineDevice> device_;
   std::string name_;

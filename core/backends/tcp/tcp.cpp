@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include "backends/algorithms/direct_collectives.h"
 #include "backends/algorithms/paired_allreduce.h"
@@ -114,9 +115,17 @@ TcpBackend::Way TcpBackend::way(std::size_t bytes) const noexcept {
   return bytes <= kDoublingBytes ? Way::Doubling : Way::Halving;
 }
 
-std::unique_ptr<Operation> TcpBackend::allreduce(std::span<const Piece> pieces,
-                                                 const Reduction& reduction) {
-  if (auto refused = refuse(reduction)) return refused;
+/// What it has no way of its own for.
+template <class Of>
+std::unique_ptr<Operation> TcpBackend::perform(Of verb) {
+  return Backend::start(std::move(verb));
+}
+
+template <>
+std::unique_ptr<Operation> TcpBackend::perform(Allreduce verb) {
+  const auto& pieces = verb.pieces;
+  const Reduction& reduction = verb.reduction;
+  if (auto refused = refuse(verb)) return refused;
   std::size_t count = 0;
   for (const Piece& piece : pieces) count += piece.count;
   const std::size_t element = size_of(reduction.dtype);
@@ -130,7 +139,11 @@ std::unique_ptr<Operation> TcpBackend::allreduce(std::span<const Piece> pieces,
     case Way::Default:
       break;
   }
-  return Backend::allreduce(pieces, reduction);
+  return Backend::start(Allreduce{pieces, reduction});
+}
+
+std::unique_ptr<Operation> TcpBackend::start(Verb verb) {
+  return std::visit([this](auto& of) { return perform(std::move(of)); }, verb);
 }
 
 const std::vector<PeerLink*>& TcpBackend::links(int peer) const noexcept {

@@ -26,13 +26,14 @@ class TcpBackend final : public Backend {
   std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
   std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
 
-  std::unique_ptr<Operation> allreduce(std::span<const Piece> pieces,
-                                       const Reduction& reduction) override;
+  std::unique_ptr<Operation> start(Verb verb) override;
 
   /// See Mesh::wants().
   void wants(std::vector<pollfd>& polled) const { mesh_->wants(polled); }
 
  private:
+  template <class Of>
+  std::unique_ptr<Operation> perform(Of verb);
   enum class Way { Default, Doubling, Halving };
   [[nodiscard]] Way way(std::size_t bytes) const noexcept;
   [[nodiscard]] const std::vector<PeerLink*>& links(int peer) const noexcept;

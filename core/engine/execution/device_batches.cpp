@@ -15,32 +15,9 @@ namespace rueda {
 
 namespace {
 
-/// The collectives that a way may be chosen for.
-constexpr std::size_t kWays = 5;
+constexpr std::size_t kWays = kDeviceWays.size();
 
 const std::string kSettings = "the settings of the job say so";
-
-std::size_t way_of(Kind kind) noexcept {
-  switch (kind) {
-    case Kind::Allgather:
-      return 1;
-    case Kind::Broadcast:
-      return 2;
-    case Kind::Alltoall:
-      return 3;
-    case Kind::Reducescatter:
-      return 4;
-    default:
-      return 0;
-  }
-}
-
-const std::string& option(const DeviceOptions& options, std::size_t way) noexcept {
-  const std::array<const std::string*, kWays> all{&options.allreduce, &options.allgather,
-                                                  &options.broadcast, &options.alltoall,
-                                                  &options.reducescatter};
-  return *all[way];
-}
 
 enum class Wish : std::uint8_t { None, Nccl, Peer, Staged };
 
@@ -96,7 +73,7 @@ class DeviceBatches::Opening final : public Operation {
         device_(std::move(device)),
         all_(static_cast<std::size_t>(batch.host.members().size())) {
     for (std::size_t way = 0; way < kWays; ++way) {
-      own_.wishes[way] = wish_of(option(owner_.options_, way));
+      own_.wishes[way] = wish_of(owner_.options_.ways[way]);
     }
     own_.joined = std::ranges::none_of(batch.entries, [](const auto& entry) { return !!entry; });
     if (device_ != nullptr) {
@@ -105,7 +82,7 @@ class DeviceBatches::Opening final : public Operation {
       const auto other = [](Wish wish) { return wish == Wish::Peer || wish == Wish::Staged; };
       if (!std::ranges::all_of(own_.wishes, other)) look_for_nccl();
     }
-    step_ = batch_.host.allgather(gather(own_, all_));
+    step_ = batch_.host.start(gather(own_, all_));
   }
   /// Members that are still to come never will: without them nothing but this ends.
   ~Opening() override {
@@ -243,7 +220,7 @@ class DeviceBatches::Opening final : public Operation {
       }
     }
     auto bytes = std::as_writable_bytes(std::span(&id_, 1));
-    step_ = batch_.host.broadcast(bytes, bytes, 0);
+    step_ = batch_.host.start(Broadcast{bytes, bytes, 0});
     return Step::Advanced;
   }
 

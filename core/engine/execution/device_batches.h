@@ -64,9 +64,10 @@ class DeviceBatches {
   class Opening;
   /// What the members have asked for one kind of backend.
   struct Choice {
-    std::array<bool, 5> wanted{};   ///< by way: a rank has asked for it and for nothing else
-    std::array<bool, 5> allowed{};  ///< by way: no rank has asked for another one
-    std::string why_not;            ///< it does not serve the set
+    std::array<bool, kDeviceWays.size()>
+        wanted{};  ///< by way: a rank has asked for it and for nothing else
+    std::array<bool, kDeviceWays.size()> allowed{};  ///< by way: no rank has asked for another one
+    std::string why_not;                             ///< it does not serve the set
     [[nodiscard]] bool serves(std::size_t way) const noexcept {
       return allowed[way] && why_not.empty();
     }

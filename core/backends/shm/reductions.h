@@ -1,4 +1,5 @@
-/// Operations of one meeting: everybody copies in, raises a flag, and reads everybody's slot.
+/// Operations of one meeting, where everybody copies in, raises a flag and reads everybody's slot;
+/// and reductions of many chunks, pipelined through the slots.
 #pragma once
 
 #include <cstdint>
@@ -21,5 +22,14 @@ namespace rueda {
 /// What the longest member brings and its table are no longer than the small slot.
 [[nodiscard]] std::unique_ptr<Operation> small_alltoall(ShmArena& arena, AlltoallPlan plan);
 [[nodiscard]] std::unique_ptr<Operation> shm_barrier(ShmArena& arena);
+
+/// At least one element.
+[[nodiscard]] std::unique_ptr<Operation> large_allreduce(ShmArena& arena,
+                                                         std::span<const Piece> pieces,
+                                                         const Reduction& reduction);
+
+[[nodiscard]] std::unique_ptr<Operation> large_reducescatter(ShmArena& arena,
+                                                             std::span<const ScatterPiece> pieces,
+                                                             const Reduction& reduction);
 
 }  // namespace rueda
