@@ -262,6 +262,46 @@ def test_an_open_plan_without_ranks_ends_when_it_is_closed_or_nobody_is_there() 
         assert one.process.wait(LIMIT_S) == 0
 
 
+NOTICED = """
+import os, sys, time
+from horovod.elastic.departure import drained_by_signal
+
+class Member:
+    def leave(self, leaving):
+        os.close(os.open(sys.argv[1], os.O_CREAT))
+        return True
+
+with drained_by_signal(Member()):
+    print("there", flush=True)
+    while True:
+        time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("ended", ["the launcher", "the rank"])
+def test_ranks_whose_launcher_is_gone_take_sigterm_for_their_end(ended: str, tmp_path: Path) -> None:
+    """By itself SIGTERM is a notice: the job would wait for the rank until the agent kills it."""
+    noticed = tmp_path / "noticed"
+    command = [sys.executable, "-c", NOTICED, str(noticed)]
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with agent() as one:
+        one.say(line({**OPEN, "command": command}) + start(0, **path))
+        pid = one.hear("started")["pid"]
+        one.hear("output")
+        if ended == "the rank":
+            os.kill(pid, signal.SIGTERM)
+            until = time.monotonic() + LIMIT_S
+            while not noticed.exists():
+                assert time.monotonic() < until
+                time.sleep(0.01)  # a file tells of nothing by itself
+            return
+        with Watched(pid) as watched:
+            assert one.process.stdin is not None
+            one.process.stdin.close()
+            assert watched.still_running(LIMIT_S) == []
+        assert not noticed.exists()
+
+
 def test_a_closed_plan_ends_what_its_ranks_have_left_behind(tmp_path: Path) -> None:
     # A daemon that has not given up its environment yet is one of its rank, so the rank waits for both.
     told, never = tmp_path / "told", tmp_path / "never"

@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from horovod.bootstrap import proc
 
-__all__ = ["VARIABLE", "Word", "ends_rank", "line_of", "parse", "tell", "tell_process"]
+__all__ = ["VARIABLE", "Word", "ends_rank", "has_given_up", "line_of", "parse", "tell", "tell_process"]
 
 VARIABLE = "HOROVOD_STARTER"
 """``descriptor,inode``; the agent, which can import nothing of ours, writes it."""
@@ -57,16 +58,37 @@ def tell_process(environ: Mapping[str, str] = os.environ) -> None:
     _say(f"{line}\n".encode(), environ)
 
 
-def _say(line: bytes, environ: Mapping[str, str]) -> None:
-    descriptor, _, inode = environ.get(VARIABLE, "").partition(",")
-    if not (descriptor.isdecimal() and inode.isdecimal()):
-        return
+def has_given_up(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the process that started this one listens no more: the launcher is gone, and what it
+    started is being ended.
+    """
     try:
-        status = os.fstat(int(descriptor))
-        if stat.S_ISFIFO(status.st_mode) and status.st_ino == int(inode):
-            os.write(int(descriptor), line)
+        pipe = _pipe(environ)
+    except OSError:  # closed, as by a program in between
+        return False
+    if pipe is None:
+        return False
+    poller = select.poll()
+    poller.register(pipe, 0)
+    return any(events & select.POLLERR for _, events in poller.poll(0))
+
+
+def _say(line: bytes, environ: Mapping[str, str]) -> None:
+    try:
+        pipe = _pipe(environ)
+        if pipe is not None:
+            os.write(pipe, line)
     except OSError as error:  # closed, as by a program in between; or nobody reads any more
         _log.debug("nothing can be told to the process that started this one: %s", error)
+
+
+def _pipe(environ: Mapping[str, str]) -> int | None:
+    descriptor, _, inode = environ.get(VARIABLE, "").partition(",")
+    if not (descriptor.isdecimal() and inode.isdecimal()):
+        return None
+    status = os.fstat(int(descriptor))
+    named = stat.S_ISFIFO(status.st_mode) and status.st_ino == int(inode)
+    return int(descriptor) if named else None
 
 
 def ends_rank() -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from horovod.bootstrap import starter
 from horovod.bootstrap.membership import Leaving, Membership
 from horovod.errors import HorovodInternalError
 
@@ -30,7 +31,9 @@ _mask: set[int] | None = None  # of the thread that forks, while it does
 
 @contextmanager
 def drained_by_signal(membership: Membership) -> Iterator[None]:
-    """Within it, SIGTERM is a notice. A second one ends the process, as does the driver's."""
+    """Within it, SIGTERM is a notice. A second one ends the process, as does the driver's, and that of an
+    agent whose launcher is gone.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -41,6 +44,8 @@ def drained_by_signal(membership: Membership) -> Iterator[None]:
 
     def told(signum: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if starter.has_given_up():  # the launcher counts this process as lost already
+            os.kill(os.getpid(), signal.SIGTERM)
         # The store is asked on a thread: this one may be anywhere.
         threading.Thread(target=_leave, args=(membership,), name="horovod-leave", daemon=True).start()
 

@@ -201,6 +201,7 @@ class Agent:
                 self._poller.unregister(descriptor)
                 self._above.discard(descriptor)
                 if self._door is None:
+                    self._words.close()
                     self._orphaned = self._told_to_end = True
                 else:
                     self._launcher.gone = True
@@ -215,6 +216,7 @@ class Agent:
             self._wait_until = 0.0
             self._outputs.come_back()
         if self._launcher.gone and not self._waits():
+            self._words.close()
             self._told_to_end = True
 
     def _waits(self) -> bool:

@@ -62,6 +62,11 @@ class Words:
         for descriptor in list(self._open):
             self.forward(descriptor)
 
+    def close(self) -> None:
+        """Stop listening, which ranks can see: nobody is left to tell it to."""
+        for rank in set(self._open.values()):
+            self.last_of(rank)
+
     def last_of(self, rank: int) -> None:
         """The rank has ended: its last words come before that. What it leaves behind may not speak for it."""
         for descriptor in [each for each, other in self._open.items() if other == rank]:
