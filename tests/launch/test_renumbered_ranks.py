@@ -109,3 +109,16 @@ def test_who_waits_for_the_world_before_is_told(launcher: Launcher) -> None:
     for rank, process in enumerate((c, a, b)):
         tell(process, rank, 3)
     check([c, a, b])
+
+
+def test_who_comes_with_its_rank_of_the_world_before_is_told(launcher: Launcher) -> None:
+    a, b = (launcher.start() for _ in range(2))
+    launcher.meet([a, b])
+    launcher.plan(2)  # of the same size: only the rank is wrong
+    tell(a, 0, 2)
+    tell(b, 0, 2)
+    for process in (a, b):
+        text = said(process)
+        assert "Two processes say that they are rank 0" in text
+        assert "was one of them given its rank for an earlier world?" in text
+    launcher.meet([b, a])

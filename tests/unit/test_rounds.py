@@ -59,6 +59,19 @@ def test_second_process_of_a_rank_is_told_and_the_first_one_hears_of_it(
         store.collect("epoch/0/round/0/identity/", 2, 5.0)
 
 
+@pytest.mark.parametrize("epoch", ["0", "plan-2"])
+def test_a_process_that_kept_the_rank_of_an_earlier_world_does_not_keep_it_for_ever(
+    store: StoreClient, epoch: str
+) -> None:
+    late = {**owner_in(store), "boot_id": "another machine", "host": "there", "pid": 77}
+    store.set(f"epoch/{epoch}/last/1", {"round": 0, "owner": late})
+    with pytest.raises(RendezvousError, match=r"Two processes .* rank 1") as found:
+        claim_round(store, epoch, HERE, {})
+    assert ("rank for an earlier world?" in str(found.value)) == (epoch != "0")
+    store.set(f"epoch/{epoch}/last/0", {"round": 1, "owner": late})  # it has asked for its rank
+    assert claim_round(store, epoch, HERE, {}).scope == f"epoch/{epoch}/round/1/"
+
+
 def test_rank_of_a_process_that_has_ended_can_be_taken_over(store: StoreClient) -> None:
     ended = {**owner_in(store), "started": 1}  # the same number, but another process
     store.set("epoch/0/last/1", {"round": 0, "owner": ended})

@@ -35,6 +35,7 @@ ROUNDS = "epoch/"
 
 _PLAN = "plan"
 """The present plan of a launcher that deals out ranks anew: its epoch and its size."""
+_LATER_PLANS = "plan-"
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def _epoch_of(number: int) -> str:
     """Name of an epoch. The first plan has the one of jobs whose ranks stay what they are. The driver of an
     elastic job counts others.
     """
-    return "0" if number == 1 else f"plan-{number}"
+    return "0" if number == 1 else f"{_LATER_PLANS}{number}"
 
 
 def claim_round(store: StoreClient, epoch: str, place: Place, identity: dict[str, Any]) -> Round:
@@ -120,8 +121,10 @@ def claim_round(store: StoreClient, epoch: str, place: Place, identity: dict[str
     except StoreTimeout:
         pass  # nobody has been this rank yet
     else:
-        if last["owner"] != owner and not has_ended(last["owner"], owner):
-            raise _taken(store, _scope(epoch, last["round"]), place, last["owner"], owner)
+        if not (
+            last["owner"] == owner or has_ended(last["owner"], owner) or _moved(store, epoch, place, last)
+        ):
+            raise _taken(store, epoch, last["round"], place, last["owner"], owner)
         number = int(last["round"]) + 1
     while True:
         joined = Round(_scope(epoch, number), _scope(epoch, number - 1) if number else None)
@@ -134,7 +137,7 @@ def claim_round(store: StoreClient, epoch: str, place: Place, identity: dict[str
             number += 1  # the others have left this round
             continue
         if not claimed:
-            raise _taken(store, joined.scope, place, found["owner"], owner)
+            raise _taken(store, epoch, number, place, found["owner"], owner)
         # Only now: who finds this entry can be sure that its owner is in that round and hears of an abort.
         store.set(last_key, {"round": number, "owner": owner})
         return joined
@@ -144,18 +147,40 @@ def _scope(epoch: str, number: int) -> str:
     return f"{ROUNDS}{epoch}/round/{number}/"
 
 
+def _moved(store: StoreClient, epoch: str, place: Place, last: dict[str, Any]) -> bool:
+    """Return whether the last owner of this rank has joined a later round as another one: it had come with
+    its rank of an earlier world, and has asked for the present one since.
+    """
+    for rank in range(place.size):
+        try:
+            other = store.get(f"{ROUNDS}{epoch}/last/{rank}", 0.0)
+        except StoreTimeout:
+            continue
+        if rank != place.rank and other["owner"] == last["owner"] and other["round"] > last["round"]:
+            return True
+    return False
+
+
 def _taken(
-    store: StoreClient, scope: str, place: Place, other: dict[str, Any], owner: dict[str, Any]
+    store: StoreClient, epoch: str, number: int, place: Place, other: dict[str, Any], owner: dict[str, Any]
 ) -> RendezvousError:
-    """The error for both: the other one hears of it if it still waits in the round ``scope``."""
+    """The error for both: the other one hears of it if it still waits in that round."""
     text = (
         f"Two processes say that they are rank {place.rank}: process {other['pid']} on host {other['host']} "
         f"and process {owner['pid']} on host {owner['host']}. Give each its own HOROVOD_RANK. "
-        "Was one of them started by the other, with its environment? Children that run the script again "
-        "(multiprocessing by spawn, workers of a loader) need hvd.init() below if __name__ == '__main__'."
     )
+    if epoch.startswith(_LATER_PLANS):
+        text += (
+            "The launcher has announced another world: was one of them given its rank for an earlier world? "
+            "Ask it for this process's rank before each hvd.init()."
+        )
+    else:
+        text += (
+            "Was one of them started by the other, with its environment? Children that run the script again "
+            "(multiprocessing by spawn, workers of a loader) need hvd.init() below if __name__ == '__main__'."
+        )
     cause = Cause(text, rank=place.rank, host=place.host)
-    store.abort(scope, cause)
+    store.abort(_scope(epoch, number), cause)
     return cause.error()
 
 
