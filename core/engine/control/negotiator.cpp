@@ -32,6 +32,19 @@ void Effects::clear() noexcept {
   fatal.reset();
 }
 
+namespace {
+
+/// How long a host keeps a report back until the rest of its ranks has made an equal one. Conflicts
+/// and stalls are told as soon where they begin on another host than the coordinator's.
+Duration report_patience(const NegotiatorOptions& options) {
+  const Duration conflict = options.deadlock_limit() / NegotiatorOptions::kSaySo;
+  const Duration stall = options.stall_warning / 2;
+  if (conflict <= Duration::zero() || stall <= Duration::zero()) return std::max(conflict, stall);
+  return std::min(conflict, stall);
+}
+
+}  // namespace
+
 struct Negotiator::State {
   State(const std::vector<std::vector<Rank>>& groups, std::vector<std::string> hosts, Rank self,
         const NegotiatorOptions& options, Timeline* timeline)
@@ -39,7 +52,7 @@ struct Negotiator::State {
         participant(world, cache, options),
         stream(world, cache, participant) {
     if (world.tree().parent) {
-      tree_node.emplace(world, cache, options.stall_warning);
+      tree_node.emplace(world, cache, report_patience(options));
     } else {
       coordinator.emplace(world, cache, stream, options, timeline);
     }

@@ -14,8 +14,8 @@ constexpr std::uint64_t kForgottenPerMessage = 256;
 
 }  // namespace
 
-TreeNode::TreeNode(const World& world, ResponseCache& cache, Duration stall_warning)
-    : Collector(world, cache), patience_(stall_warning / 2), leaf_(world.tree().children.empty()) {}
+TreeNode::TreeNode(const World& world, ResponseCache& cache, Duration patience)
+    : Collector(world, cache), patience_(patience), leaf_(world.tree().children.empty()) {}
 
 Result<void> TreeNode::report(const Report& report, TimePoint now) {
   if (stopped()) return {};

@@ -17,7 +17,8 @@ namespace rueda {
 /// to know which rank reported what.
 class TreeNode final : public Collector {
  public:
-  TreeNode(const World& world, ResponseCache& cache, Duration stall_warning);
+  /// `patience`: how long reports wait for the rest of the subtree; zero: without limit.
+  TreeNode(const World& world, ResponseCache& cache, Duration patience);
 
   Result<void> report(const Report& report, TimePoint now) override;
   Result<void> join(Rank rank, TimePoint now) override;
@@ -46,8 +47,7 @@ class TreeNode final : public Collector {
                      Duration age);
   void take_apart(KeyState& key_state, TimePoint now);
 
-  const Duration
-      patience_;  // how long reports wait for the rest of the subtree; zero: without limit
+  const Duration patience_;
   const bool leaf_;
   RankSet joined_;
   OpenKeys open_;  // tallies that wait for the rest of the subtree
