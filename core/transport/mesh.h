@@ -55,6 +55,11 @@ class Mesh final : public LinkOpener {
   /// True if wants() would append any.
   [[nodiscard]] bool busy() const noexcept;
 
+  /// See Socket::persist(): of all connections.
+  void persist() noexcept {
+    for (PeerLink* const link : connected_) link->persist();
+  }
+
   /// All sockets, for the fork guard.
   [[nodiscard]] std::vector<int> descriptors() const;
 

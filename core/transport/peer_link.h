@@ -94,6 +94,11 @@ class PeerLink {
   /// Somebody more, or fewer, wants notes while no receive is posted.
   void listen(bool more) noexcept { listeners_ += more ? 1 : -1; }
 
+  /// See Socket::persist().
+  void persist() noexcept {
+    if (socket_) socket_->persist();
+  }
+
   /// True if the peer has begun a message for which no receive was posted yet. Notes behind it
   /// arrive only after it.
   [[nodiscard]] bool ahead() const noexcept { return incoming_.unasked; }

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 namespace rueda {
 namespace {
@@ -51,6 +52,15 @@ bool means_lost(int error_number) noexcept {
   }
 }
 
+constexpr int kRtoMaxMs = 44;  // TCP_RTO_MAX_MS, which older headers lack
+
+/// How long TCP waits at most before it tries again, when so many probes had no answer.
+int longest_wait_s(int probes) noexcept {
+  constexpr int kQuickProbes = 4;
+  constexpr int kKernels = 120;
+  return std::min(kKernels, 1 << std::clamp(probes - kQuickProbes, 0, 7));
+}
+
 }  // namespace
 
 Error connection_closed(Rank peer) {
@@ -67,17 +77,35 @@ Error connection_closed(Rank peer) {
 /// doubling, if few packets are in flight.
 void Socket::keep_trying() noexcept {
   constexpr int kThinLinearTimeouts = 16;
-  constexpr int kRtoMaxMs = 44;
   constexpr int kUserTimeout = 18;
   const auto set = [this](int option, int value) {
     (void)::setsockopt(fd_.get(), IPPROTO_TCP, option, &value,
                        sizeof value);  // not every kernel has these options
   };
   set(kThinLinearTimeouts, 1);
-  set(kRtoMaxMs, 1000);
+  set(kRtoMaxMs, 1000 * wait_s_);
   set(kUserTimeout,
       15 * 60 *
           1000);  // otherwise the kernel gives up after a count of retries, which come faster now
+}
+
+/// Packets that this host drops itself (a firewall, no route) never count as sent. TCP then does
+/// not retransmit, it probes, as if the peer had no room, and ends the connection after 15 probes
+/// without an answer (tcp_retries2), whatever TCP_USER_TIMEOUT says: 15 s at one a second. So the
+/// waits between them grow here, and each call sends what waits instead.
+/// Sources: tcp_probe_timer() and tcp_sock_set_nodelay() in the kernel's net/ipv4.
+void Socket::persist() noexcept {
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (::getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return;
+  const bool probing = info.tcpi_probes > 0 && info.tcpi_unacked == 0;
+  if (const int wait_s = longest_wait_s(probing ? info.tcpi_probes : 0);
+      std::exchange(wait_s_, wait_s) != wait_s) {
+    const int wait_ms = 1000 * wait_s;
+    (void)::setsockopt(fd_.get(), IPPROTO_TCP, kRtoMaxMs, &wait_ms, sizeof wait_ms);
+  }
+  const int on = 1;  // it is on; to set it again sends what waits
+  if (probing) (void)::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
 Result<Socket> Socket::adopt(Fd fd, Rank peer, const SealKeys& keys) {

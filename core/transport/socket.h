@@ -44,6 +44,10 @@ class Socket {
   /// Whether read() gives something, or fails, without a question to the kernel.
   [[nodiscard]] bool holds() const noexcept;
 
+  /// Keeps a TCP connection through a time in which this host cannot send. Called about once a
+  /// second. Without that the kernel ends it after 15 s.
+  void persist() noexcept;
+
   /// How many bytes have arrived so far; with keys also those of a record that is not whole yet, of
   /// which read() returns nothing.
   [[nodiscard]] std::size_t arrived() const noexcept { return arrived_; }
@@ -65,6 +69,7 @@ class Socket {
   Rank peer_;
   std::unique_ptr<Seal> seal_;  // null: the stream is not sealed
   std::size_t arrived_ = 0;
+  int wait_s_ = 1;               // at most, before TCP tries again
   std::optional<Error> broken_;  // the error to return when all bytes before it have been read
 };
 

@@ -29,6 +29,9 @@ class SocketChannel final : public ControlChannel {
   [[nodiscard]] bool has_message() const;
   [[nodiscard]] bool congested() const override { return sent_ < outgoing_.size(); }
 
+  /// See Socket::persist().
+  void persist() noexcept { socket_.persist(); }
+
   [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
   /// The poll() entry for a sleeping rank: readable, and writable while congested().
   [[nodiscard]] pollfd wants() const noexcept;

@@ -195,6 +195,17 @@ class SimulatedHosts:
     def mend(self, host: int) -> None:
         self._call("mend", self.names[host])
 
+    def block(self, host: int, to: int) -> None:
+        """Let a host drop what it would send to another one, as a rule of its own firewall does."""
+        self._call("block", self.names[host], self.names[to])
+
+    def unblock(self, host: int, to: int) -> None:
+        self._call("unblock", self.names[host], self.names[to])
+
+    def reset(self, host: int, to: int) -> None:
+        """End a host's connections to another one, which a firewall may do: the processes live on."""
+        self._call("reset", self.names[host], self.names[to])
+
     def kill(self, host: int) -> None:
         """SIGKILL to every process there; the machine still answers for its closed connections."""
         self._call("kill", self.names[host])

@@ -30,6 +30,8 @@ BY_DEFAULT = {"HEARTBEAT_TIMEOUT_SECONDS": "5", "GLOO_TIMEOUT_SECONDS": "30"}
 PAUSE_S = 4.0 if FULL else 2.5
 CUT_S, CUT_LIMIT = (8.0, "10") if FULL else (7.0, "12")
 """With TCP's doubling waits nothing would come for 12.6 s after the beginning of either."""
+BLOCKED_S = 25.0 if FULL else 18.0
+"""TCP gives a connection up after 15 probes that had no answer, here one in each second."""
 
 
 def _work(
@@ -128,4 +130,18 @@ def test_a_cut_that_ends_before_the_limit_is_survived(simulation: None) -> None:
             _stays(world, CUT_S)
             hosts.mend(1)
             _stays(world, float(CUT_LIMIT) - CUT_S + 1.0)
+        _assert_well(world)
+
+
+def test_hosts_that_cannot_send_for_a_while_are_not_lost(simulation: None) -> None:
+    """What a host drops itself does not count as sent, and TCP has a limit of its own for that."""
+    with SimulatedHosts(3) as hosts, ExitStack() as stack:
+        settings = {"HEARTBEAT_TIMEOUT_SECONDS": "60", "GLOO_TIMEOUT_SECONDS": "90"}
+        world = _work(hosts, stack, settings, (0, 1))
+        hosts.block(0, 1)
+        hosts.block(1, 0)
+        _stays(world, BLOCKED_S)
+        hosts.unblock(0, 1)
+        hosts.unblock(1, 0)
+        _stays(world, 2.0)
         _assert_well(world)

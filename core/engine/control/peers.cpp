@@ -253,7 +253,7 @@ Result<void> Peers::open() {
     auto socket = Socket::adopt(std::move(peer->control), rank, peer->keys);
     if (!socket) return std::move(socket).error();
     auto channel = std::make_unique<SocketChannel>(std::move(*socket));
-    const SocketChannel* as_socket = channel.get();
+    SocketChannel* const as_socket = channel.get();
     neighbours_.push_back({.rank = rank, .channel = std::move(channel), .socket = as_socket});
   }
   note_opened();
@@ -320,6 +320,13 @@ bool Peers::awaits_descriptors() const {
     if (neighbour.socket != nullptr && neighbour.socket->congested()) return true;
   }
   return mesh_ && mesh_->busy();
+}
+
+void Peers::persist() noexcept {
+  for (const Neighbour& neighbour : neighbours_) {
+    if (neighbour.socket != nullptr) neighbour.socket->persist();
+  }
+  if (mesh_) mesh_->persist();
 }
 
 std::optional<Peers::Loss> Peers::lost(const pollfd* fds, std::size_t count) const {

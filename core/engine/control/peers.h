@@ -33,7 +33,7 @@ class Peers {
   struct Neighbour {
     Rank rank;
     std::unique_ptr<ControlChannel> channel;
-    const SocketChannel* socket = nullptr;  ///< the same channel, if it is one
+    SocketChannel* socket = nullptr;  ///< the same channel, if it is one
   };
 
   /// `groups`: ranks that share memory, ascending inside a group, groups ordered by first rank.
@@ -104,6 +104,8 @@ class Peers {
   /// True while a descriptor, not a bell, tells about progress: data is in flight on sockets, or a
   /// message found no room.
   [[nodiscard]] bool awaits_descriptors() const;
+  /// See Socket::persist(): of all connections.
+  void persist() noexcept;
   /// A rank that is watched for heartbeats, and where these come from.
   struct Watched {
     Rank rank;

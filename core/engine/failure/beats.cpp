@@ -75,6 +75,7 @@ void Beats::look(TimePoint now) {
 
 void Beats::beat(TimePoint now) {
   pulse();
+  peers_.persist();
   for (auto& neighbour : peers_.neighbours()) {
     if (neighbour.socket == nullptr) continue;
     auto sent = neighbour.channel->post({&kBeatFrame, 1});
