@@ -276,7 +276,7 @@ TEST(FailureDetector, tells_how_a_connection_ended_if_it_was_not_closed) {
   Error reset{.code = Code::PeerLost, .message = "reset by peer", .peer = 1};
   reset.loss = Loss::Other;
   reset.tensor = "allreduce.x";
-  here.detector->report_loss(1, reset, Evidence::Data, kStart);
+  here.detector->report_loss(1, reset, Evidence::Control, kStart);
   EXPECT_TRUE(here.detector->decide(kStart + milliseconds(100)));
   EXPECT_EQ(here.told(), kGone + " (reset by peer), in the middle of allreduce.x" + kLook);
   Detection malformed(0);
@@ -287,6 +287,25 @@ TEST(FailureDetector, tells_how_a_connection_ended_if_it_was_not_closed) {
   EXPECT_NE(malformed.owner.causes.at(0).what().find("control connection to rank 1 on host b"),
             std::string::npos)
       << malformed.owner.causes.at(0).what();
+}
+
+TEST(FailureDetector, a_broken_link_between_ranks_that_live_is_called_that) {
+  Detection here(0);
+  Error broken{.code = Code::PeerLost, .message = "Connection timed out", .peer = 1};
+  broken.tensor = "allreduce.x";
+  here.owner.owed = {{.name = "later", .missing = {1}}};
+  here.detector->report_loss(1, broken, Evidence::Data, kStart);
+  EXPECT_TRUE(here.detector->decide(kStart + milliseconds(100)));
+  EXPECT_EQ(here.told(),
+            "the connection between rank 0 on host a and rank 1 on host b has failed: Connection "
+            "timed out, in the middle of allreduce.x. As far as is known both ranks run. Is the "
+            "network between their hosts cut, or does a firewall end connections?");
+  EXPECT_EQ(here.owner.causes.at(0).peer, 1);
+  EXPECT_EQ(here.owner.causes.at(0).missing, std::vector<Rank>{1});
+  Detection dead(0);
+  dead.detector->report_loss(1, broken, Evidence::Data, kStart);
+  dead.lose(1, Evidence::Certain, kStart + milliseconds(50));
+  EXPECT_TRUE(dead.told().starts_with("rank 1 on host b is gone")) << dead.told();
 }
 
 TEST(FailureDetector, a_rank_that_has_closed_its_descriptors_names_itself) {

@@ -8,6 +8,7 @@ the machine does not matter. ``RUEDA_FULL_MATRIX=1`` takes what is promised by d
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -145,3 +146,16 @@ def test_hosts_that_cannot_send_for_a_while_are_not_lost(simulation: None) -> No
         hosts.unblock(1, 0)
         _stays(world, 2.0)
         _assert_well(world)
+
+
+def test_the_end_of_a_connection_between_ranks_that_live_is_told_as_that(simulation: None) -> None:
+    with SimulatedHosts(4) as hosts, ExitStack() as stack:
+        world = _work(hosts, stack, BY_DEFAULT, (0, 1, 2))
+        hosts.reset(1, 2)
+        ends = world.ends(range(3), time.monotonic() + END_LIMIT_S)
+        for end in ends.values():
+            assert end["type"] == "PeerLostError"
+            assert re.search(r"connection between rank \d on host \S+ and rank \d on host", end["text"]), end
+            assert "As far as is known both ranks run" in end["text"]
+            assert "is gone" not in end["text"]
+        assert {end["rank"] for end in ends.values()} <= {1, 2}

@@ -92,6 +92,12 @@ void FailureDetector::report_loss(Rank rank, Error error, Evidence evidence, Tim
   if (error.code != Code::PeerLost) {
     error = Error::wrap(std::move(error), "control connection to " + peers_.describe(rank));
     error.code = Code::PeerLost;
+  } else if (evidence == Evidence::Data) {
+    // Rank 0 soon hears of it if one of the two has ended; then that is told instead.
+    error.message = "the connection between " + peers_.describe(peers_.self()) + " and " +
+                    peers_.describe(error.peer) + " has failed: " + error.what();
+    error.cause = nullptr;
+    error.loss = Loss::Other;
   } else if (evidence != Evidence::Certain) {
     Error plain = lost_error(peers_, error.peer, Loss::ConnectionEnded);
     if (error.loss != Loss::ConnectionEnded) {
@@ -159,14 +165,24 @@ bool FailureDetector::decide(TimePoint now) {
     error.loss = Loss::ConnectionsClosed;
     error.message = lost_error(peers_, error.peer, error.loss).message;
   }
-  explain(error);
+  explain(error, best.evidence);
   owner_.abort(error, std::nullopt);
   return true;
 }
 
 /// Adds to the error what the lost rank was needed for.
-void FailureDetector::explain(Error& error) {
+void FailureDetector::explain(Error& error, Evidence evidence) {
   if (error.code != Code::PeerLost || error.peer < 0) return;
+  if (evidence == Evidence::Data) {
+    if (!error.tensor.empty()) {
+      error.message += ", in the middle of " + error.tensor;
+      if (error.missing.empty()) error.missing = {error.peer};
+    }
+    error.message +=
+        ". As far as is known both ranks run. Is the network between their hosts cut, or does a "
+        "firewall end connections?";
+    return;
+  }
   auto [owed, proposed] = owner_.needs(error.peer);
   if (!error.tensor.empty()) {
     error.message += ", in the middle of " + error.tensor;

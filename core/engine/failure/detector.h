@@ -88,7 +88,7 @@ class FailureDetector final : public FailureSink {
   void woken(const pollfd* fds, std::size_t count);
 
  private:
-  void explain(Error& error);
+  void explain(Error& error, Evidence evidence);
 
   Peers& peers_;
   const Phase& phase_;

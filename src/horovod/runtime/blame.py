@@ -12,6 +12,7 @@ __all__ = ["first_failed"]
 _BY_RANK = re.compile(
     r"shut down by rank (\d+) on host"
     r"|\b[Rr]ank (\d+) on host \S+ (?:is gone|is lost|has ended)"
+    r"|connection between rank \d+ on host \S+ and rank (\d+) on host"
 )
 """Frameworks report our errors as errors of their own, which have the text only."""
 
@@ -42,4 +43,4 @@ def _named(error: BaseException) -> int | None:
     if isinstance(error, HorovodError):
         return None
     found = _BY_RANK.search(text_of(error))
-    return int(found.group(1) or found.group(2)) if found else None
+    return int(found[found.lastindex or 0]) if found else None
