@@ -31,11 +31,9 @@ Backend* Dispatcher::backend_of(std::int32_t id) const {
 
 /// Takes the next batch. Without an operation afterwards: it has nothing to run on this rank.
 Result<void> Dispatcher::start(TimePoint now) {
-  running_ = std::move(queue_.front());
+  running_ = {std::move(queue_.front())};
   queue_.pop_front();
   tasks_.clear();
-  zeros_.clear();
-  allocators_.clear();
   last_progress_ = now;
   started_[running_.position.order()] = running_.position.number;
   if (running_.signatures.empty()) return {};
@@ -54,14 +52,15 @@ Result<void> Dispatcher::start(TimePoint now) {
     if (Entry* entry = running_.entries[i].get()) {
       Task task = entry->task();
       if (!running_.tracks.empty() && running_.tracks[i] != 0) {
-        task.allocator = &allocators_.emplace_back(*entry, *timeline_, running_.tracks[i]);
+        task.allocator = &running_.allocators.emplace_back(*entry, *timeline_, running_.tracks[i]);
       }
       tasks_.push_back(task);
     } else {
-      zeros_.push_back(std::make_unique<std::byte[]>(std::max<std::size_t>(signature->bytes(), 1)));
+      running_.zeros.push_back(
+          std::make_unique<std::byte[]>(std::max<std::size_t>(signature->bytes(), 1)));
       tasks_.push_back({.signature = signature,
-                        .in = zeros_.back().get(),
-                        .out = zeros_.back().get(),
+                        .in = running_.zeros.back().get(),
+                        .out = running_.zeros.back().get(),
                         .allocator = nullptr});
     }
   }

@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -144,13 +145,15 @@ class Dispatcher {
   DeviceBatches* devices_;
   std::map<std::int32_t, std::unique_ptr<Backend>> sets_;  // that this rank is in
   std::deque<Batch> queue_;
-  Batch running_;
-  std::vector<Task> tasks_;                          // of running_
-  std::vector<std::unique_ptr<std::byte[]>> zeros_;  // of running_: what a joined rank contributes
-  std::deque<TracedAllocator> allocators_;           // of running_, if it is on the timeline
-  const Backend* backend_ = nullptr;                 // of running_
-  bool on_devices_ = false;                          // running_
-  std::size_t bytes_ = 0;                            // of running_, on this rank
+  struct Running : Batch {
+    std::vector<std::unique_ptr<std::byte[]>> zeros = {};  // what a joined rank contributes
+    std::list<TracedAllocator> allocators = {};            // if it is on the timeline
+  };
+  Running running_;
+  std::vector<Task> tasks_;           // of running_
+  const Backend* backend_ = nullptr;  // of running_
+  bool on_devices_ = false;           // running_
+  std::size_t bytes_ = 0;             // of running_, on this rank
   std::unique_ptr<Operation> operation_;
   TimePoint last_progress_{};  // in running_; if nothing runs: when the last one ended
   TimePoint patient_until_{};  // nothing is overdue before
