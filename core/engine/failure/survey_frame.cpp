@@ -24,15 +24,13 @@ struct [[gnu::packed]] Head {
 }  // namespace
 
 std::vector<std::byte> encode_survey(const SurveyMessage& message) {
-  Head head{.mark = static_cast<std::uint8_t>(kSurveyFrame),
-            .answers = static_cast<std::uint8_t>(message.standing ? 1 : 0),
-            .stream = static_cast<std::uint8_t>(message.position.stream),
-            .state = 0,
-            .from = message.from,
-            .to = message.to,
-            .number = message.position.number,
-            .quiet_ms = 0,
-            .count = 0};
+  Head head{};
+  head.mark = static_cast<std::uint8_t>(kSurveyFrame);
+  head.answers = static_cast<std::uint8_t>(message.standing ? 1 : 0);
+  head.stream = static_cast<std::uint8_t>(message.position.stream);
+  head.from = message.from;
+  head.to = message.to;
+  head.number = message.position.number;
   std::vector<Rank> ranks;
   if (const auto& standing = message.standing) {
     head.state = static_cast<std::uint8_t>(standing->state);
