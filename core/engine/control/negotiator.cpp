@@ -249,7 +249,6 @@ Key Negotiator::counted_key(Kind kind, const ProcessSet& set) const {
 std::optional<Negotiator::CachedIds> Negotiator::cached_ids(const Key& key,
                                                             const Signature& signature) const {
   const State& state = *state_;
-  if (!state.participant.resting()) return std::nullopt;
   CachedIds said;
   if (!key.name.empty()) {
     KeyState* const key_state = state.cache.find(in_full(key, {}));

@@ -152,8 +152,7 @@ class Negotiator {
     std::uint32_t signature = 0;
     std::uint64_t* exchanges = nullptr;  ///< of the key, to be counted on; null: unnamed
   };
-  /// None if the operation is not in the response cache, or if this rank has submissions in flight
-  /// or is shutting down.
+  /// None if the operation is not in the response cache.
   [[nodiscard]] std::optional<CachedIds> cached_ids(const Key& key,
                                                     const Signature& signature) const;
   /// The last message of the dispatch stream, of those that this rank has applied, that concerns a

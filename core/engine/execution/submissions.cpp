@@ -80,10 +80,6 @@ Result<Submissions::Draft> Submissions::draft(Submission& submission, std::share
   const Naming naming = name(submission, set);
   if (auto fine = check_change(submission); !fine) return std::move(fine).error();
   const std::size_t count = submission.tensors.size();
-  if (count == 0) {
-    return Error{.code = Code::InvalidArgument,
-                 .message = "an operation needs at least one tensor"};
-  }
   if (draft.fresh) {
     work = std::make_shared<Work>();
     work->handle = handle;
@@ -232,6 +228,10 @@ Result<void> Submissions::prepare(Submission& submission, Devices& devices) {
   std::vector<Tensor>& tensors = submission.tensors;
   if (tensors.empty() && rules_of(submission.kind).without_tensors) {
     tensors.push_back({.dtype = DType::UInt8});  // what ranks negotiate has a signature
+  }
+  if (tensors.empty()) {
+    return Error{.code = Code::InvalidArgument,
+                 .message = "an operation needs at least one tensor"};
   }
   const bool in_place = rules_of(submission.kind).in_place;
   const auto wrong = std::ranges::find_if(tensors, [&](const Tensor& tensor) {

@@ -56,8 +56,9 @@ class Submissions {
   // Any thread; takes the engine lock.
 
   /// Completes a submission of a kind without tensors, notes in the streams of devices where
-  /// tensors are ready, and refuses memory that nothing here serves, and none. Changes nothing of
-  /// the engine: before any part of it has seen the submission. No lock of the engine.
+  /// tensors are ready, and refuses memory that nothing here serves, and none. Then there is at
+  /// least one tensor. Changes nothing of the engine: before any part of it has seen the
+  /// submission. No lock of the engine.
   [[nodiscard]] static Result<void> prepare(Submission& submission, Devices& devices);
   /// See Engine for what they promise. In all modes the handle, to begin with.
   Result<Handle> submit(Submission& submission);

@@ -32,8 +32,8 @@ bool lacks_memory(const Submission& submission) {
 bool FastPath::may_propose(const Submission& submission) const {
   const std::size_t count = submission.tensors.size();
   const Effects& effects = parts_.negotiation.effects();
-  return !parts_.negotiation.failed() && parts_.submissions.unfinished() == 0 && !open() &&
-         count != 0 && count <= Contributions::kMostTensors && !parts_.timeline.recording() &&
+  return !parts_.negotiation.failed() && parts_.negotiation.negotiator()->resting() && !open() &&
+         count <= Contributions::kMostTensors && !parts_.timeline.recording() &&
          std::ranges::none_of(submission.tensors, &Tensor::absent) && parts_.dispatcher.idle() &&
          effects.dispatches.empty() && !effects.joined_last;
 }
@@ -106,23 +106,22 @@ bool FastPath::propose(Submission& submission) {
   if (!may_propose(submission)) return false;
   Lane* const lane = lanes_.find(submission.process_set);
   if (lane == nullptr) return false;
-  const ProcessSet* const set = parts_.negotiation.negotiator()->process_set(lane->set.id);
-  // The set has been removed, or another one has its number.
-  if (set == nullptr || set->generation != lane->set.generation) return false;
+  // It still exists: no change of sets is under way.
+  const ProcessSet& set = lane->set;
   Proposals& proposals = *lane->proposals;
   if (!contributions_.begin(kind_of(submission), proposals,
-                            *parts_.dispatcher.backend_of(lane->set.id))) {
+                            *parts_.dispatcher.backend_of(set.id))) {
     return false;
   }
   // Whoever goes on at the callback takes nothing.
   const bool takes = submission.mode != Mode::Callback || submission.provide;
   if (!takes && lacks_memory(submission)) return false;
-  name(submission, *set);
-  if (set->id != 0 && !contributions_.check(submission)) return false;  // the regular way says why
+  name(submission, set);
+  if (set.id != 0 && !contributions_.check(submission)) return false;  // the regular way says why
   if (!contributions_.prepare(submission)) return false;
   Proposals::Tag tag;
   std::array<std::uint32_t, Contributions::kMostTensors> said;
-  if (!spell(submission, *set, tag, said.data())) return false;
+  if (!spell(submission, set, tag, said.data())) return false;
   lane->unused = 0;
   proposals.reopen();
   if (!proposals.may_propose()) return false;
@@ -131,7 +130,7 @@ bool FastPath::propose(Submission& submission) {
     submission.call = tag.call = proposed_.key.number;
     parts_.negotiation.negotiator()->passed(proposed_.key);  // the next one has the next number
   } else if (submission.name.empty()) {
-    submission.call = parts_.submissions.next_unnamed(set->generation);
+    submission.call = parts_.submissions.next_unnamed(set.generation);
     tag.call = proposed_.key.number = submission.call;
   }
   lane_ = lane;
@@ -252,7 +251,6 @@ void FastPath::settle(bool agreed) {
   if (!agreed) proposals.close();
   auto told = agreed ? contributions_.told(*proposed_.submission) : std::vector<Told>();
   proposals.settle();
-  proposed_.ask_at = TimePoint{};
   Submission submission = std::move(*proposed_.submission);
   Result<void> fine;
   auto draft = parts_.submissions.draft(submission, proposed_.work, &lane_->set);
@@ -322,7 +320,6 @@ void FastPath::start(Submissions::Draft& draft) {
 /// With the engine lock held.
 void FastPath::end(Proposed::End end, Error error) {
   proposed_.end = end;
-  proposed_.ask_at = TimePoint{};
   const auto work = std::move(proposed_.work);
   if (work == nullptr) {
     proposed_.error = std::move(error);

@@ -82,7 +82,7 @@ class FastPath final : public FastPathGate {
   /// Something decided waits for the outcome on the own proposal.
   [[nodiscard]] bool holds() const noexcept { return !held_.empty(); }
   /// When step() has something to do though nothing arrives. Time zero: never.
-  [[nodiscard]] TimePoint next() const noexcept { return proposed_.ask_at; }
+  [[nodiscard]] TimePoint next() const noexcept { return open() ? proposed_.ask_at : TimePoint{}; }
 
   // By the holder of the progress lock, with the engine lock held.
 
