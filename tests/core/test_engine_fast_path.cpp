@@ -506,6 +506,45 @@ TEST(EngineFastPath, a_lost_rank_ends_what_is_on_offer) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code, Code::PeerLost) << error->what();
     EXPECT_EQ(error->peer, 1);
+    const auto later = run(engine, allreduce_of(values, "x"));
+    ASSERT_TRUE(later);
+    EXPECT_EQ(later->code, Code::PeerLost) << later->what();
+  });
+}
+
+/// What is proposed must be new: all ranks know the name, and no other has submitted it again.
+TEST(EngineFastPath, a_name_that_was_submitted_is_in_flight) {
+  Cluster cluster({{0, 1}});
+  std::latch submitted(1);
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 2; ++round) expect_sum<float>(engine, rank, 2, "x", 4, 0);
+    std::vector<float> values(4, 1.0F);
+    std::vector<float> others(4, 1.0F);
+    if (rank == 1) submitted.wait();
+    auto handle = engine.submit(allreduce_of(values, "x", false));
+    ASSERT_TRUE(static_cast<bool>(handle));
+    if (rank == 0) {
+      const auto again = engine.submit(blocking(allreduce_of(others, "x")));
+      submitted.count_down();
+      ASSERT_FALSE(static_cast<bool>(again));
+      EXPECT_EQ(again.error().code, Code::Duplicate);
+    }
+    const auto work = finish(engine, *handle);
+    ASSERT_TRUE(work && !work->error);
+    EXPECT_EQ(values, std::vector<float>(4, 2.0F));
+  });
+}
+
+TEST(EngineFastPath, an_operation_without_tensors_is_refused_on_every_rank) {
+  Cluster cluster({{0, 1}});
+  cluster.each([&](Rank rank, Engine& engine) {
+    for (int round = 0; round < 2; ++round) expect_sum<float>(engine, rank, 2, "x", 4, round);
+    Submission submission;
+    submission.name = "x";
+    const auto refused = engine.submit(blocking(std::move(submission)));
+    ASSERT_FALSE(static_cast<bool>(refused));
+    EXPECT_EQ(refused.error().code, Code::InvalidArgument);
+    expect_sum<float>(engine, rank, 2, "x", 4, 2);
   });
 }
 

@@ -38,6 +38,7 @@ class StuckBackend final : public Backend {
   std::unique_ptr<Operation> start(Verb) override { return std::make_unique<Stuck>(*this); }
   Step next = Step::Blocked;
   bool broken = false;
+  std::optional<Error> refusal;
 
  private:
   class Stuck final : public Operation {
@@ -48,6 +49,7 @@ class StuckBackend final : public Backend {
       return backend_.next;
     }
     [[nodiscard]] std::vector<Rank> waiting_for() const override { return {3}; }
+    [[nodiscard]] std::optional<Error> refusal() const override { return backend_.refusal; }
 
    private:
     StuckBackend& backend_;
@@ -111,6 +113,55 @@ TEST(Dispatcher, a_started_operation_without_progress_is_overdue_after_its_time)
   EXPECT_EQ(late.code, Code::Timeout);
   EXPECT_EQ(late.tensor, "allreduce.x");
   EXPECT_EQ(late.waited_s, 40.0);
+  EXPECT_EQ(late.message,
+            "'allreduce.x' was started by all ranks but has made no progress for 40 s");
+}
+
+TEST(Dispatcher, what_all_members_refuse_is_told_with_its_name_and_counted_on_no_path) {
+  StuckBackend backend;
+  Dispatcher dispatcher(backend, no_sets, seconds(30));
+  dispatcher.enqueue(batch_of({"allgather.x"}));
+  dispatcher.enqueue(batch_of({"allreduce.y"}));
+  backend.next = Step::Done;
+  backend.refusal = Error{.code = Code::Internal, .message = "no memory", .peer = 3};
+  ASSERT_EQ(*dispatcher.step(TimePoint{}), Step::Done);
+  const auto refusal = dispatcher.take_refusal();
+  ASSERT_TRUE(refusal);
+  EXPECT_EQ(refusal->tensor, "allgather.x");
+  EXPECT_EQ(refusal->peer, 3);
+  EXPECT_TRUE(dispatcher.paths().empty());
+  backend.refusal.reset();
+  ASSERT_EQ(*dispatcher.step(TimePoint{}), Step::Done);
+  EXPECT_FALSE(dispatcher.take_refusal());
+}
+
+TEST(Dispatcher, never_gives_up_without_a_limit) {
+  StuckBackend backend;
+  Dispatcher dispatcher(backend, no_sets, Duration::zero());
+  dispatcher.enqueue(batch_of({"allreduce.x"}));
+  ASSERT_EQ(*dispatcher.step(TimePoint{}), Step::Blocked);
+  EXPECT_FALSE(dispatcher.deadline());
+  EXPECT_FALSE(dispatcher.stalled(TimePoint{} + seconds(1'000'000)));
+}
+
+TEST(Dispatcher, tells_a_log_of_details_what_went_by_which_path) {
+  LocalBackend backend(alone());
+  Dispatcher dispatcher(backend, no_sets, seconds(30));
+  auto batch = batch_of({"a"});
+  auto signature = std::make_shared<Signature>();
+  signature->shape = {100};
+  batch.signatures = {signature};
+  batch.entries.front() = nullptr;  // zeros
+  dispatcher.enqueue(std::move(batch));
+  while (!dispatcher.idle()) ASSERT_TRUE(static_cast<bool>(dispatcher.step(TimePoint{})));
+  const auto said = [&](LogLevel level) {
+    Log log(0, level, true);
+    ::testing::internal::CaptureStdout();
+    dispatcher.log_paths(log);
+    return ::testing::internal::GetCapturedStdout();
+  };
+  EXPECT_NE(said(LogLevel::Info).find("data path local: 1 batches, 400 bytes"), std::string::npos);
+  EXPECT_EQ(said(LogLevel::Warning), "");
 }
 
 TEST(Dispatcher, how_far_it_has_come_is_known_by_position) {
@@ -191,6 +242,30 @@ TEST(Dispatcher, positions_of_one_set_say_nothing_about_another) {
   EXPECT_EQ(state(proposed(3, 901)), Standing::State::Before);
   EXPECT_EQ(state(proposed(2, 1)), Standing::State::Before);
   EXPECT_EQ(state({Position::Stream::Dispatches, 1}), Standing::State::Before);
+}
+
+TEST(Dispatcher, positions_of_a_set_are_forgotten_with_it) {
+  LocalBackend world(alone());
+  Dispatcher dispatcher(
+      world,
+      [](const SetChange&) -> Result<std::unique_ptr<Backend>> {
+        return std::unique_ptr<Backend>(std::make_unique<LocalBackend>(alone()));
+      },
+      seconds(30));
+  const TimePoint now{};
+  const auto finish = [&](Dispatcher::Batch batch) {
+    dispatcher.enqueue(std::move(batch));
+    while (!dispatcher.idle()) ASSERT_TRUE(static_cast<bool>(dispatcher.step(now)));
+  };
+  finish(change_of(Kind::AddProcessSet, 4, {0}));
+  const Position last{Position::Stream::Proposals, proposed_number(1, 900, 1)};
+  auto batch = batch_of({"allreduce.x"});
+  batch.process_set = 4;
+  batch.position = last;
+  finish(std::move(batch));
+  EXPECT_EQ(dispatcher.standing(last, now).state, Standing::State::Past);
+  finish(change_of(Kind::RemoveProcessSet, 4, {0}));
+  EXPECT_EQ(dispatcher.standing(last, now).state, Standing::State::Before);
 }
 
 TEST(OperationNumbers, are_different_for_all_sets_that_can_meet) {

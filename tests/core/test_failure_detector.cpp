@@ -11,6 +11,7 @@
 #include <map>
 
 #include "engine/failure/cause_frame.h"
+#include "engine/failure/survey_frame.h"
 #include "transport/socket_channel.h"
 
 namespace rueda {
@@ -169,6 +170,77 @@ TEST(FailureDetector, other_failures_are_told_as_they_are) {
   here.detector->report_failure(error, Evidence::Certain, kStart);
   EXPECT_EQ(here.told(), "stuck");
   EXPECT_EQ(here.owner.finished, 0) << "no rank was lost";
+}
+
+/// An operation of all ranks is under way, and the others bring nothing.
+void start_sum(Detection& here, std::vector<float>& values) {
+  auto signature = std::make_shared<Signature>();
+  signature->shape = {static_cast<std::int64_t>(values.size())};
+  auto entry = std::make_unique<Entry>();
+  entry->name = "allreduce.x";
+  entry->signature = signature;
+  entry->in = entry->out = reinterpret_cast<std::byte*>(values.data());
+  Dispatcher::Batch batch;
+  batch.signatures.push_back(signature);
+  batch.entries.push_back(std::move(entry));
+  batch.position = {Position::Stream::Dispatches, 1};
+  here.dispatcher->enqueue(std::move(batch));
+  for (auto step = here.dispatcher->step(kStart); *step == Step::Advanced;) {
+    step = here.dispatcher->step(kStart);
+  }
+  ASSERT_TRUE(here.dispatcher->running());
+}
+
+TEST(FailureDetector, names_the_operation_under_way_only_where_a_rank_is_lost) {
+  std::vector<float> values(4);
+  Detection loss(0);
+  start_sum(loss, values);
+  loss.lose(1, Evidence::Certain, kStart);
+  EXPECT_EQ(loss.owner.causes.at(0).tensor, "allreduce.x");
+  Detection other(0);
+  start_sum(other, values);
+  other.detector->report_failure({.code = Code::Internal, .message = "out of step", .peer = 1},
+                                 Evidence::Certain, kStart);
+  EXPECT_EQ(other.told(), "out of step");
+  EXPECT_EQ(other.owner.causes.at(0).tensor, "");
+}
+
+/// One rank is busy elsewhere the first time. The next time it is asked anew, and has stopped.
+TEST(FailureDetector, asks_again_about_an_operation_that_others_may_still_come_to) {
+  std::vector<float> values(4);
+  Detection here(0);
+  start_sum(here, values);
+  const auto asked = [&] {
+    std::vector<Rank> ranks;
+    for (const Rank rank : {1, 2}) {
+      for (const auto& frame : here.sent_to(rank)) {
+        const auto message = decode_survey(frame);
+        if (message && !message->standing) ranks.push_back(message->to);
+      }
+    }
+    return ranks;
+  };
+  const auto answer = [&](Duration quiet, TimePoint now) {
+    for (const Rank rank : asked()) {
+      (void)here.detector->take(
+          rank,
+          encode_survey({.from = rank,
+                         .to = 0,
+                         .position = here.dispatcher->position(),
+                         .standing = Standing{.quiet = quiet, .waits_for = {}}}),
+          now);
+    }
+  };
+  TimePoint now = kStart + seconds(30);
+  ASSERT_TRUE(here.dispatcher->overdue(now));
+  here.detector->overdue(now);
+  answer(seconds(1), now);
+  EXPECT_TRUE(here.owner.causes.empty());
+  now += seconds(29);
+  EXPECT_EQ(here.dispatcher->deadline(), now);
+  here.detector->overdue(now);
+  answer(seconds(30), now);
+  EXPECT_NE(here.told().find("'allreduce.x' was started by all ranks"), std::string::npos);
 }
 
 TEST(FailureDetector, rank_0_waits_for_better_evidence_as_long_as_that_may_take) {

@@ -49,6 +49,24 @@ TEST(Negotiator, a_group_waits_for_its_last_member) {
   EXPECT_EQ(sim.at(1).dispatches[0], (std::vector<std::uint64_t>{1, 2}));
 }
 
+/// Where groups fuse with themselves only.
+TEST(Negotiator, single_operations_beside_a_group_come_out_one_by_one) {
+  NegotiatorOptions options;
+  options.disable_group_fusion = true;
+  auto sim = world(2, 1, options);
+  Signature member = kFloats;
+  member.group = {"allreduce.g", 2};
+  for (Rank rank : {0, 1}) {
+    sim.submit(rank, named("allreduce.a"), kFloats);
+    sim.submit(rank, named("allreduce.b"), kFloats);
+    sim.submit_group(rank, {named("allreduce.g_1of2"), named("allreduce.g_2of2")}, {member, member},
+                     true);
+  }
+  sim.deliver_all();
+  using Tickets = std::vector<std::uint64_t>;
+  EXPECT_EQ(sim.at(1).dispatches, (std::vector<Tickets>{{1}, {2}, {3, 4}}));
+}
+
 TEST(Negotiator, groups_of_one_name_and_different_sizes_do_not_mix) {
   auto sim = world(2, 1);
   const auto submit_both = [&](Rank rank, std::vector<std::uint32_t> sizes) {

@@ -224,9 +224,12 @@ TEST_F(Sets, a_report_that_meets_the_news_of_the_removal_is_forgotten) {
   ASSERT_NE(sim.at(5).negotiator->process_set(1), nullptr);
   const auto late = sim.submit(5, sim.key_in(5, 1, "allreduce.a"), kFloats, true);
   const auto other = sim.submit(5, sim.key_in(5, 1, "allreduce.new"), kFloats, true);
+  const auto held = sim.submit(5, sim.key_in(5, 1, "allreduce.held"), kFloats);
   sim.deliver_all();
-  EXPECT_TRUE(contains(of(5, late).error.message, "Process set has been removed"));
-  EXPECT_TRUE(contains(of(5, other).error.message, "Process set has been removed"));
+  for (const auto ticket : {late, other, held}) {
+    EXPECT_TRUE(contains(of(5, ticket).error.message, "Process set has been removed"));
+  }
+  sim.settle();  // nothing of it is reported later
   for (auto& state : sim.ranks) EXPECT_FALSE(state.fatal);
 }
 
