@@ -8,7 +8,7 @@
 One build carries all mutants (``mutants.h``); an environment variable chooses one when a test program starts.
 First each C++ test case runs by itself and says which mutants make a difference where they are; each mutant
 then meets only those cases, the fastest first, until one fails. What survives meets the Python tests that are
-named, with a native module of the same build.
+named, with a native module of the same build, if it makes a difference in them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,29 @@ import json
 import mmap
 import os
 import random
+import secrets
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutation.rewriting import Mutant
-from tests.mutation.suite import DIFFERED, REACHED, Case, Run, cases_of, limit_damage, run, run_command
+from tests.mutation.suite import (
+    DIFFERED,
+    REACHED,
+    Case,
+    Run,
+    cases_of,
+    end_marked,
+    limit_damage,
+    run,
+    run_command,
+)
 from tests.mutation.tree import ROOT, compile_tree, programs_of, write_tree
 
 STATES = ("killed", "survived", "no difference", "not reached")
@@ -44,24 +55,30 @@ class Coverage:
     """Mutant -> the cases in which it makes a difference where it is, fastest first."""
 
 
+def watch(mutants: Sequence[Mutant], start: Callable[[Mapping[str, str]], Run]) -> tuple[Run, bytes]:
+    """A run, and by number of the mutant whether it was reached, and would have made a difference."""
+    size = max(m.number for m in mutants) + 8
+    with tempfile.NamedTemporaryFile(prefix="mutants-seen-") as seen:
+        seen.truncate(size)
+        done = start({"RUEDA_MUTANTS_SEEN": seen.name})
+        with mmap.mmap(seen.fileno(), size) as view:
+            return done, view[:]
+
+
 def record_coverage(programs: Path, mutants: Sequence[Mutant], jobs: int) -> Coverage:
     """Run each case by itself, without a mutant.
 
     Raises:
         SystemExit: one failed, as it is.
     """
-    size = max(m.number for m in mutants) + 8
     cases = cases_of(programs)
 
     def one(case: Case) -> tuple[Case, float, bytes]:
-        with tempfile.NamedTemporaryFile(prefix="mutants-seen-") as seen:
-            seen.truncate(size)
-            done = run(programs, [case], {"RUEDA_MUTANTS_SEEN": seen.name}, 300)
-            if done.verdict != "passed":
-                print(f"{case} {done.verdict} without any mutant; it is left out", file=sys.stderr)
-                return case, done.seconds, b""
-            with mmap.mmap(seen.fileno(), size) as view:
-                return case, done.seconds, view[:]
+        done, view = watch(mutants, lambda environment: run(programs, [case], environment, 300))
+        if done.verdict != "passed":
+            print(f"{case} {done.verdict} without any mutant; it is left out", file=sys.stderr)
+            view = b""
+        return case, done.seconds, view
 
     seconds: dict[Case, float] = {}
     reached: set[int] = set()
@@ -138,21 +155,26 @@ class PythonTests:
     arguments: Sequence[str]
     package: Path
 
-    def run(self, mutant: int, limit_s: float) -> Run:
-        environment = {"PYTHONPATH": str(self.package), "RUEDA_MUTANT": str(mutant)}
+    def run(self, environment: Mapping[str, str], limit_s: float) -> Run:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *self.arguments]
-        return run_command(command, ROOT, environment, limit_s)
+        mark = {"RUEDA_MUTANTS_RUN": secrets.token_hex(8)}
+        package = {"PYTHONPATH": str(self.package)}
+        done = run_command(command, ROOT, package | mark | dict(environment), limit_s)
+        end_marked(mark)  # ranks may have sessions of their own
+        return done
 
-    def seconds(self) -> float:
-        """The time that they take without a mutant.
+    def record(self, mutants: Sequence[Mutant]) -> tuple[float, set[int]]:
+        """The time that they take without a mutant, and the mutants that make a difference in them.
 
         Raises:
-            SystemExit: one fails, as it is.
+            SystemExit: one fails as it is, or none uses the module with the mutants.
         """
-        done = self.run(0, 3600)
+        done, view = watch(mutants, lambda environment: self.run(environment, 3600))
         if done.verdict != "passed":
             raise SystemExit(f"{' '.join(self.arguments)} {done.verdict} without any mutant")
-        return done.seconds
+        if not any(view):
+            raise SystemExit(f"{' '.join(self.arguments)} reach none of the mutants")
+        return done.seconds, {m.number for m in mutants if view[m.number] & DIFFERED}
 
 
 def table(outcomes: Sequence[tuple[Mutant, str]]) -> str:
@@ -219,14 +241,15 @@ def main() -> int:
     if given.sample is not None and given.sample < len(chosen):
         chosen = sorted(random.Random(given.seed).sample(chosen, given.sample), key=lambda m: m.number)
     python = PythonTests(given.python, build / "source" / "src") if given.python else None
-    python_s = python.seconds() if python is not None else 0.0
+    python_s, in_python = python.record(mutants) if python is not None else (0.0, set())
 
     def one(mutant: Mutant) -> tuple[str, str]:
         state, by = judge(programs, mutant, coverage, given.seconds)
-        if python is not None and state != "killed":
-            verdict = python.run(mutant.number, 60 + 6 * python_s).verdict
+        if python is not None and state != "killed" and mutant.number in in_python:
+            verdict = python.run({"RUEDA_MUTANT": str(mutant.number)}, 60 + 6 * python_s).verdict
             if verdict != "passed":
                 return "killed", f"{python.arguments[0]} {verdict}"
+            state = "survived"
         return state, by
 
     outcomes: list[tuple[Mutant, str]] = []

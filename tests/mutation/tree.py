@@ -37,9 +37,11 @@ def _preface(path: Path) -> bytes:
     return f'{quick}#include "{Path(__file__).with_name("mutants.h")}"\n# 1 "{path}" 3\n'.encode()
 
 
-# The repository is installed in editable form, by a finder that comes before all paths.
+# The repository is installed in editable form, by a finder that comes before all paths. Some tests put the
+# repository's sources before the paths that they were given.
 _OWN_MODULE = b"""import sys
 
+sys.path.insert(0, __file__.rpartition("/")[0])
 sys.meta_path[:] = [f for f in sys.meta_path if not type(f).__name__.startswith("ScikitBuild")]
 """
 
