@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <deque>
 #include <latch>
 #include <random>
 #include <semaphore>
@@ -506,32 +507,73 @@ TEST(EngineFastPath, a_lost_rank_ends_what_is_on_offer) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code, Code::PeerLost) << error->what();
     EXPECT_EQ(error->peer, 1);
-    const auto later = run(engine, allreduce_of(values, "x"));
-    ASSERT_TRUE(later);
-    EXPECT_EQ(later->code, Code::PeerLost) << later->what();
   });
 }
 
-/// What is proposed must be new: all ranks know the name, and no other has submitted it again.
-TEST(EngineFastPath, a_name_that_was_submitted_is_in_flight) {
-  Cluster cluster({{0, 1}});
-  std::latch submitted(1);
+TEST(EngineFastPath, nothing_is_proposed_in_a_world_that_has_failed) {
+  Cluster cluster({{0, 1, 2}});
+  std::latch ready(3);
   cluster.each([&](Rank rank, Engine& engine) {
-    for (int round = 0; round < 2; ++round) expect_sum<float>(engine, rank, 2, "x", 4, 0);
-    std::vector<float> values(4, 1.0F);
-    std::vector<float> others(4, 1.0F);
-    if (rank == 1) submitted.wait();
-    auto handle = engine.submit(allreduce_of(values, "x", false));
-    ASSERT_TRUE(static_cast<bool>(handle));
-    if (rank == 0) {
-      const auto again = engine.submit(blocking(allreduce_of(others, "x")));
-      submitted.count_down();
-      ASSERT_FALSE(static_cast<bool>(again));
-      EXPECT_EQ(again.error().code, Code::Duplicate);
+    for (int round = 0; round < 3; ++round) expect_sum<float>(engine, rank, 3, "x", 4, 0);
+    ready.arrive_and_wait();
+    if (rank == 1) {
+      cluster.cut(1);
+      return;
     }
-    const auto work = finish(engine, *handle);
-    ASSERT_TRUE(work && !work->error);
-    EXPECT_EQ(values, std::vector<float>(4, 2.0F));
+    const auto until = Clock::now() + std::chrono::seconds(30);
+    while (!engine.failure() && Clock::now() < until) std::this_thread::yield();
+    std::vector<float> values(4);
+    const auto refused = engine.submit(blocking(allreduce_of(values, "x")));
+    ASSERT_FALSE(static_cast<bool>(refused));
+    EXPECT_EQ(refused.error().code, Code::PeerLost) << refused.error().what();
+  });
+}
+
+/// One rank submits a name twice. The second time it is in flight still, or comes behind.
+TEST(EngineFastPath, what_is_in_flight_is_not_proposed_beside) {
+  struct Round {
+    std::latch submitted{1};
+    std::latch answered{1};
+    bool duplicate = false;
+  };
+  std::deque<Round> rounds(20);
+  Cluster cluster({{0, 1}});
+  cluster.each([&](Rank rank, Engine& engine) {
+    const auto start = [&](std::vector<float>& values) {
+      return engine.submit(blocking(allreduce_of(values, "x")));
+    };
+    const auto expect = [&](const Result<Handle>& handle, const std::vector<float>& values,
+                            float sum) {
+      ASSERT_TRUE(static_cast<bool>(handle)) << handle.error().what();
+      if (*handle != 0) {
+        const auto work = finish(engine, *handle);
+        ASSERT_TRUE(work && !work->error);
+      }
+      ASSERT_EQ(values, std::vector<float>(4, sum));
+    };
+    for (int again = 0; again < 2; ++again) expect_sum<float>(engine, rank, 2, "x", 4, 0);
+    for (Round& round : rounds) {
+      std::vector<float> first(4, rank == 0 ? 10.0F : 1.0F);
+      std::vector<float> second(4, rank == 0 ? 20.0F : 2.0F);
+      if (rank == 0) {
+        const auto waits = engine.submit(allreduce_of(first, "x"));
+        round.submitted.count_down();
+        const auto behind = start(second);
+        round.duplicate = !behind;
+        round.answered.count_down();
+        expect(waits, first, 11.0F);
+        if (behind) {
+          expect(behind, second, 22.0F);
+        } else {
+          EXPECT_EQ(behind.error().code, Code::Duplicate);
+        }
+      } else {
+        round.submitted.wait();
+        expect(start(first), first, 11.0F);
+        round.answered.wait();
+        if (!round.duplicate) expect(start(second), second, 22.0F);
+      }
+    }
   });
 }
 
