@@ -100,8 +100,12 @@ std::string describe_lacking(const Names::mapped_type& variants) {
     separator = "; ";
   }
   return text +
-         ". Let all ranks use every part of the model, or give the other variables zeros "
-         "(unconnected_gradients=tf.UnconnectedGradients.ZERO).";
+         " (counted from 0, in the order of the variables whose gradients are reduced). In a "
+         "graph, gradients are there for all its runs or for none. Let all ranks use every part "
+         "of the model, give the other variables zeros "
+         "(tape.gradient(..., unconnected_gradients=tf.UnconnectedGradients.ZERO)), or run the "
+         "step outside of a graph (model.compile(run_eagerly=True), no tf.function): there, "
+         "ranks without a gradient bring zeros.";
 }
 
 /// Adds what is as old as the conflict and of its set.

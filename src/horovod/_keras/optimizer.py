@@ -409,6 +409,9 @@ class _Accumulator(Accumulator):
     def write(self, variable: Any, value: Any) -> None:
         variable.assign(value)
 
+    def runs_at_once(self) -> bool:
+        return self._framework.runs_at_once(self.counter.value)
+
     def choose(self, condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
         return self._framework.choose(condition, if_true, if_false, [])
 

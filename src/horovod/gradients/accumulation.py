@@ -72,8 +72,14 @@ class Accumulator(ABC):
         return nullcontext()
 
     @abstractmethod
+    def runs_at_once(self) -> bool:
+        """Whether passes run as they are written. A graph is built once for many passes, and which gradients
+        there are is a part of it."""
+
+    @abstractmethod
     def choose(self, condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
-        """The result of one of two functions. Both return lists of tensors of the same shapes, or nothing."""
+        """The result of one of two functions. Both return lists of tensors of the same shapes, or nothing;
+        where passes run at once, ``None`` for some."""
 
     # -- passes ---------------------------------------------------------------------------------------------
 
@@ -107,17 +113,29 @@ class Accumulator(ABC):
         with self.after([counted]):
             after = self.read(self.counter)
 
-        def finish() -> list[Any]:
-            everything: list[Any] = [None] * len(vars)  # ranks that lack different ones are told apart
-            for position, total in zip(known, totals, strict=True):
-                everything[position] = total
-            reduced = list(self._reduce(everything, list(vars)))
-            of_known = [reduced[position] for position in known]
-            return [gradient / self._passes for gradient in of_known] if self._averages else of_known
+        # Another rank may have a gradient for a variable that never had one here.
+        given_out = list(range(len(vars))) if self.runs_at_once() else known
 
-        if known:
-            outcome = self.choose(after < 1, finish, lambda: totals if self.returns_sums else given)
-            for position, gradient in zip(known, outcome, strict=True):
+        def of_all(values: Sequence[Any]) -> list[Any]:
+            everything: list[Any] = [None] * len(vars)  # ranks that lack different ones are told apart
+            for position, value in zip(known, values, strict=True):
+                everything[position] = value
+            return everything
+
+        def finish() -> list[Any]:
+            everything = list(self._reduce(of_all(totals), list(vars)))
+            reduced = [everything[position] for position in given_out]
+            if not self._averages:
+                return reduced
+            return [None if gradient is None else gradient / self._passes for gradient in reduced]
+
+        def go_on() -> list[Any]:
+            everything = of_all(totals if self.returns_sums else given)
+            return [everything[position] for position in given_out]
+
+        if given_out:
+            outcome = self.choose(after < 1, finish, go_on)
+            for position, gradient in zip(given_out, outcome, strict=True):
                 result[position] = gradient
         return result
 

@@ -87,10 +87,12 @@ def checked_compressor(compression: Any) -> Any:
 def reduce_compressed(
     compression: Any, tensors: Sequence[Any], reduce: Callable[[list[Any]], Sequence[Any]]
 ) -> list[Any]:
-    """Let ``reduce`` have what ``compression`` makes of ``tensors``, and decompress its results."""
+    """Let ``reduce`` have what ``compression`` makes of ``tensors``, and decompress its results, unless they
+    are ``None``."""
     checked_compressor(compression)
     pairs = [compression.compress(tensor) for tensor in tensors]
     reduced = reduce([tensor for tensor, _ in pairs])
     return [
-        compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, pairs, strict=True)
+        None if tensor is None else compression.decompress(tensor, context)
+        for tensor, (_, context) in zip(reduced, pairs, strict=True)
     ]

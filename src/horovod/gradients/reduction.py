@@ -6,7 +6,7 @@ Nothing here knows a framework: gradients are only ever looked at through functi
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, Final
 
 from horovod.collectives.forms import Collectives
@@ -20,9 +20,11 @@ from horovod.runtime.process_set import ProcessSet, member_count
 __all__ = [
     "PartialReduction",
     "exchange",
+    "filled",
     "ranks_of_average",
     "reduce_in_groups",
     "reduce_present",
+    "reduce_some",
     "share_of_average",
     "stays_local",
 ]
@@ -71,11 +73,30 @@ def reduce_in_groups(
         variables, groups: see :func:`horovod.gradients.groups.plan_groups`.
         kind: what must be equal within one operation.
     """
+    return reduce_some(tensors, (), compression, lambda planned, _: reduce(planned), variables, groups, kind)
+
+
+def reduce_some(
+    tensors: Sequence[Any],
+    absent: Collection[int],
+    compression: Any,
+    reduce: Callable[[list[list[Any]], list[list[int]]], Sequence[Sequence[Any]]],
+    variables: Sequence[Any] | None = None,
+    groups: Groups = None,
+    kind: Callable[[Any], Hashable] = lambda tensor: tensor.dtype,
+) -> list[Any]:
+    """:func:`reduce_in_groups` where this rank brings nothing at the places ``absent``: there are zeros.
+
+    Args:
+        reduce: also takes the places in each operation of which this rank brings nothing; returns ``None``
+            for what no rank has brought.
+    """
 
     def in_groups(small: list[Any]) -> list[Any]:
         plan = plan_groups([kind(tensor) for tensor in small], variables, groups)
+        missing = [[at for at, position in enumerate(group) if position in absent] for group in plan]
         results = list(small)
-        outcome = reduce([[small[position] for position in group] for group in plan])
+        outcome = reduce([[small[position] for position in group] for group in plan], missing)
         for group, reduced in zip(plan, outcome, strict=True):
             for position, tensor in zip(group, reduced, strict=True):
                 results[position] = tensor
@@ -84,10 +105,20 @@ def reduce_in_groups(
     return reduce_compressed(compression, tensors, in_groups)
 
 
+def filled(gradients: Sequence[Any], zero: Callable[[int], Any]) -> tuple[list[Any], list[int]]:
+    """``gradients`` with ``zero(place)`` for each that is ``None``, and the places of these."""
+    absent = [place for place, gradient in enumerate(gradients) if gradient is None]
+    complete = list(gradients)
+    for place in absent:
+        complete[place] = zero(place)
+    return complete, absent
+
+
 def reduce_present(
     gradients: Sequence[Any], reduce: Callable[[list[Any], list[int], str], Sequence[Any]]
 ) -> list[Any]:
-    """Let ``reduce`` have the gradients that are there; ``None`` stays ``None``.
+    """Let ``reduce`` have the gradients that are there; ``None`` stays ``None``. For graphs: which are there
+    is a part of them. Elsewhere ranks that have none bring zeros, see :func:`reduce_some`.
 
     Args:
         reduce: takes them, their places in ``gradients``, and the end of the names of its operations. The end
@@ -118,9 +149,19 @@ def exchange(
     outs: Sequence[Sequence[T]],
     settings: GradientSettings,
     lacking: str = "",
-) -> None:
+    absent: Sequence[Collection[int]] | None = None,
+) -> list[list[T | None]]:
     """Reduce ``groups`` into ``outs``, of the same shapes or themselves: one operation each, all at once.
-    ``lacking``: see :func:`reduce_present`."""
+
+    Args:
+        lacking: see :func:`reduce_present`.
+        absent: by operation, the places of which this rank brings nothing; there ``groups`` and ``outs`` have
+            the same tensor of zeros.
+
+    Returns:
+        ``outs``, with ``None`` for what no rank has brought.
+    """
+    absent = absent or [()] * len(groups)
     handles = [
         collectives.grouped_allreduce(
             group,
@@ -129,10 +170,15 @@ def exchange(
             settings.op,
             *settings.scales,
             settings.process_set,
+            absent=places,
         )
-        for number, (group, out) in enumerate(zip(groups, outs, strict=True))
+        for number, (group, out, places) in enumerate(zip(groups, outs, absent, strict=True))
     ]
-    collectives.synchronize_all(handles)
+    nobody = set(collectives.synchronize_all(handles))
+    return [
+        [None if (handle, place) in nobody else tensor for place, tensor in enumerate(out)]
+        for handle, out in zip(handles, outs, strict=True)
+    ]
 
 
 class PartialReduction:

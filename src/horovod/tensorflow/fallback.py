@@ -7,7 +7,8 @@ were written; that order must be the same on all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from horovod.runtime.process_set import ProcessSet, global_process_set
 
 __all__ = [
     "collective",
+    "failures_as_of_ops",
     "horovod_join",
     "horovod_local_rank",
     "horovod_local_size",
@@ -88,10 +90,8 @@ def _call(
     eager = tf.executing_eagerly()
 
     def run(*arrays: Any) -> list[Any]:
-        try:
+        with failures_as_of_ops(type_, eager):
             results = function(*(np.asarray(array, order="C") for array in arrays))
-        except (HorovodInternalError, ValueError, NotImplementedError) as error:
-            raise _translated(type_, error, eager) from error
         return [np.asarray(result) for result in results]
 
     if eager:  # numpy_function would call it at once, too, but cannot make an array of bfloat16
@@ -101,6 +101,15 @@ def _call(
     for result, shape in zip(results, shapes, strict=True):
         result.set_shape(shape)
     return list(results)
+
+
+@contextmanager
+def failures_as_of_ops(type_: str, eager: bool = True) -> Iterator[None]:
+    """Raise failures of the block as the native op of that type would."""
+    try:
+        yield
+    except (HorovodInternalError, ValueError, NotImplementedError) as error:
+        raise _translated(type_, error, eager) from error
 
 
 def _translated(type_: str, error: Exception, eager: bool) -> Exception:

@@ -87,12 +87,14 @@ class Aggregation(Accumulator):
         block: AbstractContextManager[Any] = tf.control_dependencies(inputs)
         return block
 
+    def runs_at_once(self) -> bool:
+        return bool(tf.executing_eagerly())
+
     def choose(self, condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
-        return tf.cond(
-            condition,
-            lambda: [tf.identity(each) for each in if_true()],
-            lambda: [tf.identity(each) for each in if_false()],
-        )
+        def identical(results: list[Any]) -> list[Any]:
+            return [None if each is None else tf.identity(each) for each in results]
+
+        return tf.cond(condition, lambda: identical(if_true()), lambda: identical(if_false()))
 
 
 class GraphAggregation(Aggregation):

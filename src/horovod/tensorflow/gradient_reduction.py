@@ -13,6 +13,7 @@ from horovod.gradients.reduction import PartialReduction, reduce_in_groups, redu
 from horovod.gradients.settings import GradientSettings
 from horovod.runtime.process_set import ProcessSet
 from horovod.tensorflow.collectives.allreduce import grouped_allreduce
+from horovod.tensorflow.eager_reduction import kind_of, reduce_eagerly
 from horovod.tensorflow.replicas import compare
 from horovod.tensorflow.run_time import decides_at_run_time, exchanges, members
 
@@ -43,9 +44,13 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
     use_generic_names=False)``.
 
     ``fn`` takes gradients (tensors, ``IndexedSlices`` or ``None``) and their variables (needed if the groups
-    are lists), and returns the reduced gradients as a list in their order; ``None`` stays ``None``. It works
-    in eager mode, in ``tf.function`` and in v1 graphs. Everything of one dtype travels as one operation,
-    unless the groups say otherwise.
+    are lists), and returns the reduced gradients as a list in their order. It works in eager mode, in
+    ``tf.function`` and in v1 graphs. Everything of one dtype travels as one operation, unless the groups say
+    otherwise.
+
+    In eager mode and with variables, a gradient stays ``None`` if no rank has it; if some rank has it the
+    others bring zeros. In a graph, as without variables, ``None`` stays ``None``, and ranks that lack
+    gradients of different variables get an error.
 
     Where this process is not in the set, or alone in it, gradients stay as they are, and a graph gets no
     operation of ours. That is decided when ``fn`` runs, in Python; with ``HOROVOD_ELASTIC`` set, graphs
@@ -88,7 +93,7 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
                 )
             return outcome
 
-        return reduce_in_groups(gradients, NoneCompressor, reduce, variables, settings.groups, _kind)
+        return reduce_in_groups(gradients, NoneCompressor, reduce, variables, settings.groups, kind_of)
 
     def allreduce_grads(
         grads: Sequence[Any], vars: Sequence[Any] | None = None, use_generic_names: bool = False
@@ -111,7 +116,12 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
                     return reduced(gradients, variables, stem, end)
 
             result = [densified(each) for each in grads] if settings.sparse_as_dense else list(grads)
-            return reduce_present(result, reduce)
+            if vars is None or not tf.executing_eagerly():
+                return reduce_present(result, reduce)
+            if stays_local(process_set) or not result:
+                return result
+            compare(settings, result, vars)
+            return reduce_eagerly(settings, result, vars, stem)
 
     return allreduce_grads
 
@@ -142,13 +152,6 @@ def _make_allreduce_grads_fn(
 def densified(gradient: Any) -> Any:
     """``gradient`` as a dense tensor; ``None`` stays ``None``."""
     return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def _kind(gradient: Any) -> tuple[Any, ...]:
-    """The properties that all tensors of one operation share."""
-    if isinstance(gradient, tf.IndexedSlices):
-        return gradient.dtype, gradient.indices.dtype
-    return (gradient.dtype,)
 
 
 def _divided(gradient: Any, by: Any) -> Any:

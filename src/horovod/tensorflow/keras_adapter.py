@@ -79,6 +79,9 @@ class TensorFlowFramework(Framework):
             return True
         return False
 
+    def runs_at_once(self, value: Any) -> bool:
+        return bool(tf.executing_eagerly())
+
     def choose(self, condition: Any, if_true: Branch, if_false: Branch, variables: Sequence[Any]) -> Any:
         return tf.cond(condition, if_true, if_false)
 

@@ -13,13 +13,14 @@ from horovod.errors import HorovodInternalError
 from horovod.gradients.reduction import (
     PartialReduction,
     exchange,
-    reduce_in_groups,
-    reduce_present,
+    filled,
+    reduce_some,
     share_of_average,
     stays_local,
 )
 from horovod.gradients.replicas import replicas_of
 from horovod.gradients.settings import GradientSettings
+from horovod.gradients.variables import own_variable
 from horovod.torch import mpi_ops
 from horovod.torch.autograd import apply, collectives
 from horovod.torch.compression import Compression
@@ -90,16 +91,16 @@ def _array(tensor: torch.Tensor) -> Any:
 
 
 def _reduced(gradients: list[Any], variables: list[Any], settings: GradientSettings) -> list[Any]:
-    def reduce_those(present: list[Any], places: list[int], lacking: str) -> list[Any]:
-        def reduce(groups: list[list[Any]]) -> list[list[Any]]:
-            groups = [[tensor.contiguous() for tensor in group] for group in groups]
-            exchange(collectives, groups, groups, settings, lacking)
-            return groups
+    def zero(place: int) -> torch.Tensor:
+        like = own_variable(variables[place])
+        return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
-        theirs = [variables[place] for place in places]
-        return reduce_in_groups(present, settings.compression, reduce, theirs, settings.groups)
+    def reduce(groups: list[list[Any]], absent: list[list[int]]) -> list[list[Any]]:
+        groups = [[tensor.contiguous() for tensor in group] for group in groups]
+        return exchange(collectives, groups, groups, settings, absent=absent)
 
-    return reduce_present(gradients, reduce_those)
+    complete, absent = filled(gradients, zero)
+    return reduce_some(complete, absent, settings.compression, reduce, variables, settings.groups)
 
 
 ADAPTER = TorchFramework()

@@ -10,6 +10,7 @@ from tests.contract.keras import (
     mixed_compression,
     optimizer,
     sync_batch_norm,
+    touched_gradients,
     values,
 )
 from tests.contract.world import Cases
@@ -21,6 +22,16 @@ if os.environ.get("KERAS_BACKEND") in {"torch", "jax"}:
 FRAMEWORK = "horovod.keras"
 
 CASES = Cases()
-for module in (values, optimizer, fit, callbacks, elastic_state, mixed_compression, sync_batch_norm):
+MODULES = (
+    values,
+    optimizer,
+    touched_gradients,
+    fit,
+    callbacks,
+    elastic_state,
+    mixed_compression,
+    sync_batch_norm,
+)
+for module in MODULES:
     for name, case in module.CASES.table.items():
         CASES.add_as(name, case)

@@ -89,31 +89,6 @@ def step_of_keras_2(optimizer: Any, value: Any, local: Any) -> Any:
 
 
 @CASES.add
-def gradients_for_different_variables_are_told_and_never_mixed() -> None:
-    for passes in (1, 2):
-        optimizer = hvd.DistributedOptimizer(
-            keras.optimizers.AdamW(0.1, weight_decay=0.5), backward_passes_per_step=passes
-        )
-        body, *heads = [variable(2.0) for _ in range(4)]
-
-        def step(mine: int, optimizer: Any = optimizer, body: Any = body, heads: Any = heads) -> None:
-            gradients = [tensor(1.0) if head is heads[mine] else None for head in heads]
-            optimizer.apply_gradients(list(zip([tensor(1.0), *gradients], [body, *heads], strict=True)))
-
-        for _ in range(passes):
-            step(0)
-        moved = [float(each.numpy()[0]) != 2.0 for each in (body, *heads)]
-        assert moved == [True, True, False, False]
-        if hvd.size() == 1:
-            continue
-        mine = 1 + min(hvd.rank(), 1)
-        for _ in range(passes - 1):
-            step(mine)
-        with pytest.raises(Exception, match="gradients for different variables"):
-            step(mine)
-
-
-@CASES.add
 def gradients_that_a_class_of_the_user_computes_are_reduced_once() -> None:
     if backend() != "tensorflow":
         return

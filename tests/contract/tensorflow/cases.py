@@ -11,6 +11,7 @@ from tests.contract.tensorflow import (
     state,
     sync_batch_norm,
     tape,
+    touched_gradients,
     v1_optimizer,
 )
 from tests.contract.world import Cases
@@ -19,7 +20,15 @@ FRAMEWORK = "horovod.tensorflow"
 
 CASES = Cases()
 COLLECTIVES = (collectives, gradients, state, errors, data_sharding)
-TRAINING = (tape, v1_optimizer, aggregation, adasum_optimizer, mixed_compression, sync_batch_norm)
+TRAINING = (
+    tape,
+    touched_gradients,
+    v1_optimizer,
+    aggregation,
+    adasum_optimizer,
+    mixed_compression,
+    sync_batch_norm,
+)
 for module in (*COLLECTIVES, *TRAINING):
     for name, case in module.CASES.table.items():
         CASES.add_as(f"{module.__name__.rsplit('.', 1)[-1]}-{name}", case)

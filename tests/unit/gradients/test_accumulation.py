@@ -26,6 +26,8 @@ class Cell:
 
 
 class Numbers(Accumulator):
+    at_once = True
+
     def __init__(self, passes: int, reduce: Callable[..., Any], **options: Any) -> None:
         super().__init__(GradientSettings(backward_passes_per_step=passes, **options), reduce)
         self.counter = Cell(0)
@@ -49,6 +51,9 @@ class Numbers(Accumulator):
     def write(self, variable: Cell, value: Any) -> None:
         variable.value = value
 
+    def runs_at_once(self) -> bool:
+        return self.at_once
+
     def choose(self, condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
         return if_true() if condition else if_false()
 
@@ -58,7 +63,7 @@ class Raw(Numbers):
 
 
 def tenfold(gradients: list[Any], variables: list[Any]) -> list[Any]:
-    return [10 * gradient for gradient in gradients]
+    return [None if gradient is None else 10 * gradient for gradient in gradients]
 
 
 def test_sums_are_reduced_in_the_last_pass_of_each_cycle() -> None:
@@ -99,6 +104,20 @@ def test_a_missing_gradient_keeps_its_sum_and_one_that_never_was_stays_missing()
     seen = [sums.compute_gradients(gradients, ["a", "b", "c"]) for gradients in given]
     assert seen == [[1.0, None, None], [1.0, 2.0, None], [1.0, 5.0, None]]
     assert asked == [([1.0, 5.0, None], ["a", "b", "c"])]
+
+
+def test_other_ranks_have_gradients_of_variables_that_never_had_one_here() -> None:
+    def reduce(gradients: list[Any], variables: list[Any]) -> list[Any]:
+        return [7.0 if gradient is None else gradient for gradient in gradients]
+
+    sums = Numbers(2, reduce, average_aggregated_gradients=True)
+    seen = [sums.compute_gradients(gradients, ["a", "b"]) for gradients in ([1.0, None], [None, None])]
+    assert seen == [[1.0, None], [0.5, 3.5]]
+    idle = Numbers(2, reduce)
+    assert [idle.compute_gradients([None], ["a"]) for _ in range(2)] == [[None], [7.0]]
+    graph = Numbers(1, reduce)
+    graph.at_once = False  # what it gives is a part of it
+    assert graph.compute_gradients([1.0, None], ["a", "b"]) == [1.0, None]
 
 
 def test_a_cycle_forgets_what_was_infinite() -> None:

@@ -34,8 +34,10 @@ class Framework(Protocol):
     # -- gradients ------------------------------------------------------------------------------------------
 
     def reduction(self, settings: GradientSettings) -> PartialReduction:
-        """An object that reduces gradients (none of them ``None``) over the ranks. It may change them in
-        place."""
+        """An object that reduces gradients over the ranks. It may change them in place.
+
+        In a step that runs at once, a gradient that some rank has is exchanged, and ranks where it is
+        ``None`` bring zeros; one that no rank has stays ``None``."""
 
     def legacy_optimizer(self, optimizer: Any, settings: GradientSettings) -> Any:
         """A distributed optimizer like ``optimizer``, which is one of Keras 2, with its state.
@@ -81,6 +83,10 @@ class Framework(Protocol):
         """Make sure that the training step of ``model`` can have collectives. Returns whether it was
         changed."""
         return False
+
+    def runs_at_once(self, value: Any) -> bool:
+        """Whether this step runs as it is written; it is being traced if ``value``, of a variable, is."""
+        return True
 
     def choose(self, condition: Any, if_true: Branch, if_false: Branch, variables: Sequence[Any]) -> Any:
         """Call one of two functions, by a boolean scalar, and return its result. In a step that is traced,

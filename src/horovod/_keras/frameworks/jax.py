@@ -29,9 +29,11 @@ from horovod.gradients.fingerprints import fingerprint
 from horovod.gradients.reduction import (
     PartialReduction,
     exchange,
+    filled,
     ranks_of_average,
     reduce_in_groups,
     reduce_present,
+    reduce_some,
     share_of_average,
     stays_local,
 )
@@ -102,6 +104,9 @@ class JaxFramework(Framework):
     def reduction(self, settings: GradientSettings) -> PartialReduction:
         return PartialReduction(functools.partial(_reduced, settings), _share_of_average(settings))
 
+    def runs_at_once(self, value: Any) -> bool:
+        return not _traced(value)
+
     def choose(self, condition: Any, if_true: Branch, if_false: Branch, variables: Sequence[Any]) -> Any:
         if not _traced(condition):
             return if_true() if condition else if_false()
@@ -166,11 +171,41 @@ def _share_of_average(settings: GradientSettings) -> Callable[[Any], Any] | None
 
 
 def _reduced(settings: GradientSettings, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    if not any(map(_traced, [*gradients, *(variable.value for variable in variables)])):
+        return _reduced_at_once(settings, gradients, variables)
+
     def reduce_those(present: list[Any], places: list[int], lacking: str) -> list[Any]:
         theirs = [variables[place] for place in places]
         return _reduced_present(settings, [jnp.asarray(each) for each in present], theirs, lacking)
 
     return reduce_present(gradients, reduce_those)
+
+
+def _reduced_at_once(settings: GradientSettings, gradients: list[Any], variables: list[Any]) -> list[Any]:
+    """Outside of compiled functions ranks may lack different gradients."""
+    if stays_local(settings.process_set):
+        return gradients
+    check = replicas_of(settings, variables, _fingerprints)
+    check.visit()
+
+    def zero(place: int) -> Any:
+        return jnp.zeros_like(variables[place].value)
+
+    def reduce(groups: list[list[Any]], absent: list[list[int]]) -> list[list[Any]]:
+        # Memory of JAX must not be written to, and what is absent is reduced in place.
+        outs = [[np.zeros(tensor.shape, tensor.dtype) for tensor in group] for group in groups]
+        given = [
+            [out if at in places else np.asarray(tensor, order="C") for at, (tensor, out) in enumerate(pairs)]
+            for pairs, places in zip(map(zip, groups, outs), absent, strict=True)
+        ]
+        reduced = exchange(collectives, given, outs, settings, absent=absent)
+        return [[None if each is None else jnp.asarray(each) for each in group] for group in reduced]
+
+    complete, absent = filled(gradients, zero)
+    complete = [jnp.asarray(each) for each in complete]
+    result = reduce_some(complete, absent, settings.compression, reduce, variables, settings.groups)
+    check.collect()
+    return result
 
 
 def _reduced_present(

@@ -3,7 +3,7 @@ devices around them (see ``mpi_ops``)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from horovod.collectives.allreduce import check_adasum
 from horovod.collectives.numpy_frontend import collectives
-from horovod.collectives.ops import Adasum, Average, Sum, reduce_op
+from horovod.collectives.ops import Adasum, Average, Sum, checked_op, reduce_op
 from horovod.common.util import num_rank_is_power_2
 from horovod.gradients.compression import checked_compressor
-from horovod.gradients.reduction import reduce_in_groups
+from horovod.gradients.reduction import reduce_some
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.calls import (
     call,
@@ -29,13 +29,16 @@ from horovod.tensorflow.calls import (
 )
 from horovod.tensorflow.collectives.allgather import allgather, grouped_allgather
 from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.fallback import failures_as_of_ops
 from horovod.tensorflow.run_time import members
 
 __all__ = [
     "allreduce",
     "check_num_rank_power_of_2",
+    "check_sparse",
     "grouped_allreduce",
     "handle_average_backwards_compatibility",
+    "reduce_dense",
 ]
 
 
@@ -92,7 +95,7 @@ def allreduce(
     if op == Adasum:
         check_adasum(process_set)
     if isinstance(tensor, tf.IndexedSlices):
-        _check_sparse(op, prescale_factor, postscale_factor)
+        check_sparse(op, prescale_factor, postscale_factor)
         with tf.device(device_sparse):
             values = allgather(tensor.values, _part(name, "values"), ignore_name_scope, process_set)
             indices = allgather(tensor.indices, _part(name, "indices"), ignore_name_scope, process_set)
@@ -133,7 +136,7 @@ def grouped_allreduce(
     others = [index for index, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
     results: list[Any] = [None] * len(tensors)
     if sparse:
-        _check_sparse(op, prescale_factor, postscale_factor)
+        check_sparse(op, prescale_factor, postscale_factor)
         with tf.device(device_sparse):
             values = grouped_allgather(
                 [tensors[index].values for index in sparse],
@@ -150,26 +153,102 @@ def grouped_allreduce(
             for index, value, where in zip(sparse, values, indices, strict=True):
                 results[index] = _slices(tensors[index], value, where, op, process_set)
     if others:
-        with tf.device(device_dense):
-            reduced = reduce_in_groups(
-                [dense(tensors[index]) for index in others],
-                compression,
-                lambda groups: [
-                    _grouped_allreduce(
-                        group,
-                        name if name is None or number == 0 else f"{name}_{number}",
-                        op,
-                        prescale_factor,
-                        postscale_factor,
-                        ignore_name_scope,
-                        process_set,
-                    )
-                    for number, group in enumerate(groups)
-                ],
-            )
-            for index, value in zip(others, reduced, strict=True):
-                results[index] = value
+        reduced = reduce_dense(
+            [dense(tensors[index]) for index in others],
+            (),
+            device_dense,
+            compression,
+            name,
+            op,
+            prescale_factor,
+            postscale_factor,
+            ignore_name_scope,
+            process_set,
+        )
+        for index, value in zip(others, reduced, strict=True):
+            results[index] = value
     return results
+
+
+def reduce_dense(
+    tensors: Sequence[Any],
+    absent: Collection[int],
+    device: str,
+    compression: Any,
+    name: str | None,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    ignore_name_scope: bool,
+    process_set: ProcessSet,
+    marks: list[Any] | None = None,
+) -> list[Any]:
+    """:func:`grouped_allreduce` of dense ``tensors``.
+
+    Args:
+        absent: places of which this rank brings nothing: there are zeros. For eager code.
+        marks: a number that travels with the first floating tensors, as it is, and becomes the result.
+
+    Returns:
+        The results in the order of ``tensors``; ``None`` for what no rank has brought.
+    """
+
+    def reduce(groups: list[list[Any]], missing: list[list[int]]) -> list[list[Any]]:
+        results = []
+        marked = next(
+            (n for n, group in enumerate(groups) if marks and tf.as_dtype(group[0].dtype).is_floating), None
+        )
+        for number, (group, places) in enumerate(zip(groups, missing, strict=True)):
+            if number == marked:
+                assert marks is not None
+                group = [*group, tf.constant(marks.pop(), group[0].dtype)]
+            how = (
+                name if name is None or number == 0 else f"{name}_{number}",
+                op,
+                prescale_factor,
+                postscale_factor,
+                ignore_name_scope,
+                process_set,
+            )
+            # All ranks see one operation, whichever way they take: the op works on memory of the host, too.
+            results.append(
+                _reduce_without(group, places, *how) if places else _grouped_allreduce(group, *how)
+            )
+            if number == marked:
+                assert marks is not None
+                marks.append(results[-1].pop())
+        return results
+
+    with tf.device(device):
+        return reduce_some(tensors, absent, compression, reduce, kind=lambda each: tf.as_dtype(each.dtype))
+
+
+def _reduce_without(
+    tensors: Sequence[Any],
+    absent: Collection[int],
+    name: str | None,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    ignore_name_scope: bool,
+    process_set: ProcessSet,
+) -> list[Any]:
+    """:func:`_grouped_allreduce`, at once, where this rank brings nothing at the places ``absent``; ``None``
+    for what no rank brings."""
+    key = name.rpartition("/")[2] if name and ignore_name_scope else name
+    # Memory of TensorFlow must not be written to, and what is absent is reduced in place.
+    outs = [np.zeros(tensor.shape, tf.as_dtype(tensor.dtype).as_numpy_dtype) for tensor in tensors]
+    given = [
+        out if place in absent else np.asarray(tf.convert_to_tensor(tensor).numpy(), order="C")
+        for place, (tensor, out) in enumerate(zip(tensors, outs, strict=True))
+    ]
+    factors = _rounded(prescale_factor), _rounded(postscale_factor)
+    with failures_as_of_ops("HorovodGroupedAllreduce"):
+        handle = collectives.grouped_allreduce(
+            given, outs, key, checked_op(op), *factors, process_set, absent=absent
+        )
+        nobody = {place for _, place in collectives.synchronize_all([handle])}
+    return [None if place in nobody else tf.convert_to_tensor(out) for place, out in enumerate(outs)]
 
 
 # -- the ops ------------------------------------------------------------------------------------------------
@@ -221,9 +300,13 @@ def _on_arrays(
     postscale_factor: float,
 ) -> Any:
     outs = [np.empty_like(array) for array in arrays]
-    return collectives.run_grouped_allreduce(
-        arrays, outs, key, reduce_op, prescale_factor, postscale_factor, process_set
-    )
+    factors = _rounded(prescale_factor), _rounded(postscale_factor)
+    return collectives.run_grouped_allreduce(arrays, outs, key, reduce_op, *factors, process_set)
+
+
+def _rounded(factor: float) -> float:
+    """``factor`` as an attribute of an op has it: ranks must agree, whichever way they take."""
+    return float(np.float32(factor))
 
 
 define("Allreduce", _gradient, _on_arrays, same_shapes)
@@ -245,7 +328,12 @@ def _slices(
     return tf.IndexedSlices(values, indices, dense_shape=given.dense_shape)
 
 
-def _check_sparse(op: int, prescale: float, postscale: float) -> None:
+def check_sparse(op: int, prescale: float, postscale: float) -> None:
+    """Refuse reductions of slices that do not exist.
+
+    Raises:
+        NotImplementedError: another one than Sum and Average, or factors.
+    """
     if op not in (Sum, Average):
         raise NotImplementedError(
             "tf.IndexedSlices can be reduced by Sum and Average only; pass sparse_as_dense=True, or "
