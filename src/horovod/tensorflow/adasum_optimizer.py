@@ -45,6 +45,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
         self._optimizer = optimizer
         self._passes = backward_passes_per_step
         self._combine = allreduce_gradients(settings)
+        self._changed: set[int] = set()  # in eager code: the variables that this cycle has stepped
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """Gradients of this rank alone, by the wrapped optimizer."""
@@ -60,7 +61,9 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
             NotImplementedError: the number of ranks is no power of two.
         """
         pairs = list(grads_and_vars)
-        variables = [variable for gradient, variable in pairs if gradient is not None]
+        given = [variable for gradient, variable in pairs if gradient is not None]
+        # In eager code another rank may have a gradient where this one has none.
+        variables = [variable for _, variable in pairs] if tf.executing_eagerly() else given
         if not variables:
             return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
         with tf.init_scope():
@@ -73,31 +76,48 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
         with tf.control_dependencies([before]):
             remembered = tf.cond(
                 tf.equal(before % self._passes, 0),
-                lambda: _after(
-                    [start.assign(_read(var)) for start, var in zip(starts, variables, strict=True)]
-                ),
+                lambda: self._begin(variables, starts),
                 lambda: tf.constant(False),
             )
         # Gradients wait as well: a variable of v1 changes in place, while others may still read it.
         with tf.control_dependencies([remembered]):
-            stepped = self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
+            stepped = None
+            if given:
+                stepped = self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
+        self._changed.update(id(variable) for variable in given)
         with tf.control_dependencies(_operations([stepped])):
             after = tf.convert_to_tensor(steps.assign_add(np.int64(1)))
         with tf.control_dependencies([after]):
             combined = tf.cond(
                 tf.equal(after % self._passes, 0),
-                lambda: self._exchange(variables, starts),
+                lambda: self._exchange(
+                    pairs, {id(v): start for v, start in zip(variables, starts, strict=True)}
+                ),
                 lambda: tf.constant(False),
             )
         return None if tf.executing_eagerly() else tf.group(combined, name=name)
 
-    def _exchange(self, variables: list[Any], starts: list[Any]) -> Any:
-        changes = [_read(var) - _read(start) for var, start in zip(variables, starts, strict=True)]
-        combined = self._combine(changes, variables)
+    def _begin(self, variables: list[Any], starts: list[Any]) -> Any:
+        """Begin a cycle."""
+        self._changed.clear()
+        return _after([start.assign(_read(var)) for start, var in zip(starts, variables, strict=True)])
+
+    def _exchange(self, pairs: list[tuple[Any, Any]], starts: dict[int, Any]) -> Any:
+        """Combine the changes of a cycle; ``starts``: by number of the variable, its value before."""
+        eager = tf.executing_eagerly()
+        variables = [variable for _, variable in pairs]
+        changes = [
+            _read(variable) - _read(starts[id(variable)])
+            if (id(variable) in self._changed if eager else gradient is not None)
+            else None
+            for gradient, variable in pairs
+        ]
         updates = []
-        for variable, start, change in zip(variables, starts, combined, strict=True):
-            result = _read(start) + change
-            updates += [start.assign(result), variable.assign(result)]
+        for variable, change in zip(variables, self._combine(changes, variables), strict=True):
+            if change is not None:
+                start = starts[id(variable)]
+                result = _read(start) + change
+                updates += [start.assign(result), variable.assign(result)]
         return _after(updates)
 
     def get_slot(self, var: Any, name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -91,8 +92,34 @@ def variables_may_change_between_cycles(mode: str) -> None:
         np.testing.assert_allclose(session.run(weight), [99.0])
 
 
+def ranks_that_step_different_variables(mode: str, passes: int) -> None:
+    """In eager code these steps are combined, too; in graphs they are told, and never mixed."""
+    if hvd.size() != 2:
+        return
+
+    def build() -> tuple[Callable[[], Any], list[Any]]:
+        heads, unused = [variable(mode, [0.0]) for _ in range(2)], variable(mode, [7.0])
+        optimizer = hvd.DistributedOptimizer(
+            v1.train.GradientDescentOptimizer(1.0), op=hvd.Adasum, backward_passes_per_step=passes
+        )
+        loss = lambda: tf.reduce_sum(heads[hvd.rank()] * -(hvd.rank() + 1.0))  # noqa: E731
+        return minimizing(optimizer, [*heads, unused], loss), [*heads, unused]
+
+    if mode != "eager":
+        with pytest.raises(tf.errors.OpError, match="gradients for different variables"):
+            values_after(mode, build, steps=passes)
+        return
+    *_, (first, second, unused) = values_after(mode, build, steps=2 * passes)
+    assert [float(first[0]), float(second[0]), float(unused[0])] == [2.0 * passes, 4.0 * passes, 7.0]
+
+
 for mode in MODES:
     for passes in (1, 2):
+        if mode == "eager" or os.environ.get("RUEDA_FULL_MATRIX"):  # the error of graphs takes its time
+            CASES.add_as(
+                f"{mode}_{passes}_passes_of_different_variables",
+                functools.partial(ranks_that_step_different_variables, mode, passes),
+            )
         CASES.add_as(
             f"{mode}_{passes}_passes",
             functools.partial(steps_that_have_nothing_in_common_add_up, mode, passes),
