@@ -1,4 +1,4 @@
-"""Keras on PyTorch. Gradients are reduced in place, by one native call for each group."""
+"""Keras on PyTorch. Gradients are averaged in place, by one native call for each group."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 from horovod._keras import moments
 from horovod._keras.frameworks.contract import Branch, Framework
+from horovod.collectives.ops import Average
 from horovod.errors import HorovodInternalError
 from horovod.gradients.reduction import (
     PartialReduction,
@@ -95,8 +96,19 @@ def _reduced(gradients: list[Any], variables: list[Any], settings: GradientSetti
         like = own_variable(variables[place])
         return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
+    taken: set[int] = set()
+
+    def memory_for(tensor: torch.Tensor) -> torch.Tensor:
+        """Memory to reduce ``tensor`` in: its own if it is used for nothing else. Two variables may have one
+        gradient, and so may two optimizers: an average of equal averages is the same, a sum is not."""
+        own = tensor.contiguous()
+        if settings.op == Average and own.data_ptr() not in taken:
+            taken.add(own.data_ptr())
+            return own
+        return own.clone() if own is tensor else own
+
     def reduce(groups: list[list[Any]], absent: list[list[int]]) -> list[list[Any]]:
-        groups = [[tensor.contiguous() for tensor in group] for group in groups]
+        groups = [[memory_for(tensor) for tensor in group] for group in groups]
         return exchange(collectives, groups, groups, settings, absent=absent)
 
     complete, absent = filled(gradients, zero)

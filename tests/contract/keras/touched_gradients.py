@@ -274,6 +274,28 @@ def sums_by_rank(script: Script) -> None:
     script.steps(optimizer, by_rank, change)
 
 
+@eager
+def one_gradient_of_two_variables(script: Script) -> None:
+    """Handed over once for each of two variables that are equal."""
+    optimizer, change = summed(script)
+    optimizer.build(script.variables)
+    for step in range(STEPS):
+        _, gradient, *_ = script.gradients(step, lambda rank, step: 0, change)
+        optimizer.apply([None, gradient, gradient, None], script.variables)
+
+
+@eager
+def one_gradient_for_two_optimizers(script: Script) -> None:
+    """The gradients are those of the loss also after the first update."""
+    both = [summed(script) for _ in range(2)]
+    for optimizer, _ in both:
+        optimizer.build(script.variables)
+    for step in range(STEPS):
+        gradients = script.gradients(step, by_rank, both[0][1])
+        for optimizer, _ in both:
+            optimizer.apply(gradients, script.variables)
+
+
 # -- the table -----------------------------------------------------------------------------------------------
 
 
@@ -295,7 +317,7 @@ def check(way: Way, graph: bool) -> None:
 
 for _name, _way in (WAYS | EAGER).items():
     for _mode in ("eager", "graph") if _name in WAYS else ("eager",):
-        if _name in TELLING or os.environ.get("RUEDA_FULL_MATRIX"):
+        if _name in TELLING or _name.startswith("one_gradient") or os.environ.get("RUEDA_FULL_MATRIX"):
             CASES.add_as(f"{_name}-{_mode}", functools.partial(check, _way, _mode == "graph"))
 
 
