@@ -37,7 +37,11 @@ class Accumulator(ABC):
     returns_sums: ClassVar[bool] = True
     """Whether passes in between give the sums so far, or only their own gradients."""
 
+    traces_share_sums: ClassVar[bool] = True
+    """Whether graphs that were built one after another add to the same sums."""
+
     def __init__(self, settings: GradientSettings, reduce: Callable[..., Sequence[Any]]) -> None:
+        self._traced: frozenset[int] = frozenset()  # ids of the sums that a graph knows
         self._passes = settings.backward_passes_per_step
         self._averages = settings.average_aggregated_gradients
         self._sparse_as_dense = settings.sparse_as_dense
@@ -91,7 +95,8 @@ class Accumulator(ABC):
             variable that never had a gradient; one that has none in this pass only keeps its sum.
 
         Raises:
-            ValueError: a sparse gradient without ``sparse_as_dense``.
+            ValueError: a sparse gradient without ``sparse_as_dense``; or this is built into a graph, and an
+                earlier graph knows fewer sums: it would neither reduce nor begin anew the others.
         """
         result = [self._densified(gradient) for gradient in grads]
         sums = self.sums_of(result, vars)
@@ -99,6 +104,8 @@ class Accumulator(ABC):
             return result
         known = [position for position, total in enumerate(sums) if total is not None]
         kept = [sums[position] for position in known]
+        if self.traces_share_sums and not self.runs_at_once():
+            self._check_traced(kept, [vars[position] for position in known])
         given = [self.fitted(result[position], sums[position]) for position in known]
         before = self.read(self.counter)
 
@@ -147,6 +154,20 @@ class Accumulator(ABC):
         """
         with self.after([gradient for gradient in gradients if gradient is not None]):
             return self.read(self.counter) < 1
+
+    def _check_traced(self, sums: Sequence[Any], variables: Sequence[Any]) -> None:
+        before, self._traced = self._traced, self._traced.union(map(id, sums))
+        new = [each for total, each in zip(sums, variables, strict=True) if id(total) not in before]
+        if before and new:
+            names = ", ".join(
+                str(getattr(each, "path", None) or getattr(each, "name", each)) for each in new[:4]
+            )
+            raise InvalidArgumentError(
+                f"With backward_passes_per_step > 1, {names}{' ...' if len(new) > 4 else ''} has a gradient "
+                "in this graph and had none in the one that was built before, which would keep its sum and "
+                "never reduce it. Compute gradients of all variables in every pass (zeros where it does not "
+                "use one: unconnected_gradients=tf.UnconnectedGradients.ZERO), or run eagerly."
+            )
 
     def _densified(self, gradient: Any) -> Any:
         dense = None if gradient is None else self.dense(gradient)

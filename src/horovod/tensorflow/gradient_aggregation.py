@@ -110,6 +110,7 @@ class GraphAggregation(Aggregation):
     """
 
     returns_sums = False
+    traces_share_sums = False
 
     def __init__(
         self,

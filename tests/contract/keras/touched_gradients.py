@@ -327,3 +327,11 @@ def ranks_that_lack_gradients_in_graphs_are_told() -> None:
         return
     with pytest.raises(Exception, match="gradients for different variables"):
         plain(Script(True, True), OPTIMIZERS["decay"], lambda rank, step: min(rank, 1))
+
+
+@CASES.add
+def passes_whose_graphs_know_different_gradients_are_refused() -> None:
+    if backend() == "torch":
+        return
+    with pytest.raises(ValueError, match="has a gradient in this graph"):
+        passes(Script(True, True), lambda rank, step: step % 2)

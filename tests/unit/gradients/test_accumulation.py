@@ -106,6 +106,15 @@ def test_a_missing_gradient_keeps_its_sum_and_one_that_never_was_stays_missing()
     assert asked == [([1.0, 5.0, None], ["a", "b", "c"])]
 
 
+def test_a_graph_that_knows_more_sums_than_an_earlier_one_is_refused() -> None:
+    sums = Numbers(2, tenfold)
+    sums.at_once = False
+    sums.compute_gradients([1.0, None], ["a", "b"])
+    sums.compute_gradients([1.0, None], ["a", "b"])  # the same for other shapes of a batch
+    with pytest.raises(InvalidArgumentError, match="b has a gradient in this graph"):
+        sums.compute_gradients([None, 1.0], ["a", "b"])
+
+
 def test_other_ranks_have_gradients_of_variables_that_never_had_one_here() -> None:
     def reduce(gradients: list[Any], variables: list[Any]) -> list[Any]:
         return [7.0 if gradient is None else gradient for gradient in gradients]
