@@ -174,15 +174,15 @@ class Replicas:
 
     # -- the steps of an optimizer --------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def look(self, weigh: Callable[[], Weights] | None = None) -> None:
         """The weights are as the last step has left them: if the next exchange compares, these will be
-        compared."""
+        compared. ``weigh`` gives them, if not as the one of the constructor does."""
         self._follow()
         self.used = True
         self._steps += 1
         # Some steps make several exchanges: the first one after this counts.
         if 0 <= self._next <= self._exchanges + 1 and self._steps > 1 and not broadcasts.expected:
-            self._kept = self._weigh()
+            self._kept = (weigh or self._weigh)()
             self._kept_after = self._steps - 1
 
     def begin(self) -> None:
@@ -206,12 +206,13 @@ class Replicas:
         self.look()
         self.begin()
 
-    def visit_at(self, exchange: int) -> None:
+    def visit_at(self, exchange: int, weigh: Callable[[], Weights]) -> None:
         """:meth:`visit` where a graph counts the exchanges, from 1 after :meth:`rewind`. It calls in those in
         which replicas are compared, and in the next ones."""
         self._follow()
         self._exchanges = self._steps = exchange - 1
-        self.visit()
+        self.look(weigh)
+        self.begin()
 
     def announce(self) -> bool:
         """:meth:`visit` for whoever can tell the weights later only: whether to :meth:`show` them now."""

@@ -104,7 +104,7 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
             def reduce(gradients: list[Any], places: list[int], end: str) -> Any:
                 variables = None if vars is None else [vars[place] for place in places]
                 if decides_at_run_time():
-                    with tf.control_dependencies(compare(settings, gradients, vars)):
+                    with tf.control_dependencies(compare(settings, vars)):
                         return tf.cond(
                             exchanges(process_set),
                             lambda: reduced(gradients, variables, stem, end),
@@ -112,7 +112,7 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
                         )
                 if stays_local(process_set):
                     return gradients
-                with tf.control_dependencies(compare(settings, gradients, vars)):
+                with tf.control_dependencies(compare(settings, vars)):
                     return reduced(gradients, variables, stem, end)
 
             result = [densified(each) for each in grads] if settings.sparse_as_dense else list(grads)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import tensorflow as tf
 
@@ -15,11 +16,12 @@ from horovod.runtime import lifecycle
 
 __all__ = ["compare"]
 
+_PLACE: Final = [0]
+_UNKNOWN: Final = -(1 << 62)
 
-def compare(
-    settings: GradientSettings, gradients: Sequence[Any], variables: Sequence[Any] | None
-) -> list[Any]:
-    """Compare the replicas of ``variables`` if this exchange of their ``gradients`` is one in which ranks do.
+
+def compare(settings: GradientSettings, variables: Sequence[Any] | None) -> list[Any]:
+    """Compare the replicas of ``variables`` if this exchange of their gradients is one in which ranks do.
 
     Returns:
         In a graph the operation that has to run before the exchange, which counts, and calls Python now and
@@ -35,20 +37,63 @@ def compare(
     if not tf.compat.v1.executing_eagerly_outside_functions():
         return []
     if check.counter is None:
-        with tf.init_scope(), tf.device("/cpu:0"):
-            check.counter = tf.Variable(0, dtype=tf.int64, trainable=False, name="replicas_compared")
-    # All variables that this step reads have been read by then, so what wrote them before has ended.
-    with tf.control_dependencies([getattr(each, "values", each) for each in gradients]), tf.device("/cpu:0"):
-        number = check.counter.assign_add(1, read_value=True)
+        check.counter = _Counter()
+    with tf.device("/cpu:0"):
+        number = check.counter.next()
 
-        def visit(exchange: Any) -> None:
-            check.visit_at(int(exchange))
+        def visit(exchange: Any, *values: Any) -> None:
+            check.visit_at(int(exchange), lambda: check.describe([_fingerprint(each) for each in values]))
 
         def call() -> Any:
-            with tf.control_dependencies([tf.py_function(visit, [number], [])]):
+            # Read in the graph, so that it orders this among all that writes them: an update of the last
+            # step in this function, and a decay of this one, which does not depend on gradients.
+            values = [own_variable(variable).read_value() for variable in chosen]
+            with tf.control_dependencies([tf.py_function(visit, [number, *values], [])]):
                 return tf.constant(True)
 
         return [tf.cond(_visits(number), call, lambda: tf.constant(False))]
+
+
+class _Counter:
+    """A number that graphs count. Not a variable: a function may be traced anew at any time, and may then
+    make none; and one that is saved could not find it.
+
+    The number is found by name. In a process that has not made it, such as one that has loaded a saved
+    function, it stays far below 0, so nobody compares.
+    """
+
+    def __init__(self) -> None:
+        self._name = f"horovod_replicas_{uuid.uuid4().hex}"
+        self.assign(0)
+
+    def assign(self, value: int) -> None:
+        """Count on from ``value``."""
+        with tf.init_scope(), tf.device("/cpu:0"):
+            self._write(self._table(), tf.constant(value, tf.int64))
+
+    def next(self) -> Any:
+        """Count, in the graph that is being built."""
+        graph = tf.compat.v1.get_default_graph()
+        # One for each graph: TensorFlow orders what uses one handle. Graphs within copy the collection.
+        known = [handle for handle in graph.get_collection(self._name) if handle.graph is graph]
+        table = known[0] if known else self._table()
+        if not known:
+            graph.add_to_collection(self._name, table)
+        unknown = tf.constant(_UNKNOWN, tf.int64)
+        found = tf.raw_ops.LookupTableFindV2(
+            table_handle=table, keys=tf.constant(_PLACE, tf.int64), default_value=unknown
+        )
+        number = tf.reshape(found, []) + 1
+        with tf.control_dependencies([self._write(table, number)]):
+            return tf.identity(number)
+
+    def _table(self) -> Any:
+        return tf.raw_ops.MutableHashTableV2(key_dtype=tf.int64, value_dtype=tf.int64, shared_name=self._name)
+
+    def _write(self, table: Any, value: Any) -> Any:
+        return tf.raw_ops.LookupTableInsertV2(
+            table_handle=table, keys=tf.constant(_PLACE, tf.int64), values=tf.reshape(value, [1])
+        )
 
 
 def _visits(number: Any) -> Any:
@@ -64,4 +109,8 @@ def _comes(step: Any) -> Any:
 
 
 def _fingerprints(variables: Sequence[Any]) -> list[int]:
-    return [fingerprint(variable.numpy()) for variable in variables]
+    return list(map(_fingerprint, variables))
+
+
+def _fingerprint(value: Any) -> int:
+    return fingerprint(value.numpy())

@@ -9,6 +9,7 @@ from tests.contract.keras import (
     fit,
     mixed_compression,
     optimizer,
+    replicas,
     sync_batch_norm,
     touched_gradients,
     values,
@@ -31,6 +32,7 @@ MODULES = (
     elastic_state,
     mixed_compression,
     sync_batch_norm,
+    replicas,
 )
 for module in MODULES:
     for name, case in module.CASES.table.items():

@@ -8,6 +8,7 @@ from tests.contract.tensorflow import (
     errors,
     gradients,
     mixed_compression,
+    replicas,
     state,
     sync_batch_norm,
     tape,
@@ -28,6 +29,7 @@ TRAINING = (
     adasum_optimizer,
     mixed_compression,
     sync_batch_norm,
+    replicas,
 )
 for module in (*COLLECTIVES, *TRAINING):
     for name, case in module.CASES.table.items():

@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from tests.contract.replica_reports import listening, setting
 from tests.contract.world import Cases
 from torch import nn
 
 import horovod.torch as hvd
 from horovod.errors import ReplicasDifferError
-from horovod.runtime import lifecycle
 
 CASES = Cases()
 STEPS = 5
-
-
-class Said(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "Replicas" in record.getMessage():
-            self.lines.append(record.getMessage())
-
-
-@contextlib.contextmanager
-def listening() -> Iterator[list[str]]:
-    """Messages of this rank about replicas."""
-    handler = Said()
-    logging.getLogger("horovod").addHandler(handler)
-    try:
-        yield handler.lines
-    finally:
-        logging.getLogger("horovod").removeHandler(handler)
 
 
 def settle(*checks: Any) -> None:
@@ -217,14 +194,10 @@ for case, words in DIFFERENT:
 def an_error_on_every_rank() -> None:
     if hvd.size() not in (2, 3):
         return
-    settings = lifecycle.current().config
-    object.__setattr__(settings, "replica_check", "error")
-    try:
+    with setting("error"):
         model = net(hvd.rank())
         with pytest.raises(ReplicasDifferError) as caught:
             train(model, wrapped(model, broadcast=False))
-    finally:
-        object.__setattr__(settings, "replica_check", "warn")
     assert caught.value.tensors == ("0.bias", "0.weight", "2.bias", "2.weight")
     everybody = hvd.allgather_object(str(caught.value))
     assert len(set(everybody)) == 1
@@ -234,15 +207,10 @@ def an_error_on_every_rank() -> None:
 def nobody_looks_where_it_is_off() -> None:
     if hvd.size() not in (2, 3):
         return
-    settings = lifecycle.current().config
-    object.__setattr__(settings, "replica_check", "off")
-    try:
+    with setting("off"), listening() as lines:
         model = net(hvd.rank())
         optimizer = wrapped(model, broadcast=False)
-        with listening() as lines:
-            train(model, optimizer)
-    finally:
-        object.__setattr__(settings, "replica_check", "warn")
+        train(model, optimizer)
     assert lines == []
     assert optimizer._replicas._equal_after == 0
 
