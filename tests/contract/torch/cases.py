@@ -25,6 +25,7 @@ from tests.contract.torch import (
     timeline,
     touched_gradients,
     types,
+    without_mends,
 )
 from tests.contract.world import Cases
 
@@ -50,6 +51,7 @@ for module in (
     touched_gradients,
     sync_batch_norm,
     replicas,
+    without_mends,
     elastic_state,
     elastic_changes,
     timeline,
