@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -138,23 +139,36 @@ def gradients_of_a_class_of_the_user_are_reduced() -> None:
 
 @CASES.add
 def local_tables_of_other_sizes_are_never_exchanged() -> None:
-    """Sparse gradients of tables with as many rows as the rank likes, beside a common variable."""
-    rank, rows = tf_hvd.rank(), tf_hvd.rank() + 2
-    for optimizers in families():
-        for options in ({}, {"process_set": tf_hvd.global_process_set}, {"sparse_as_dense": True}):
-            optimizer = tf_hvd.DistributedOptimizer(
-                optimizers.SGD(1.0), scale_local_gradients=False, **options
-            )
-            table, common = tf.Variable(tf.zeros([rows, 2 + rank])), tf.Variable([0.0])
-            optimizer.register_local_var(table)
+    """Sparse gradients of tables with as many rows as the rank likes, beside a variable that members of a
+    process set have in common."""
+    rank, ranks = tf_hvd.rank(), tf_hvd.size()
+    some = tuple(range(0, ranks, 2)) if ranks > 2 else (ranks - 1,)
+    sets = {some: tf_hvd.add_process_set(list(some)), tuple(range(ranks)): tf_hvd.global_process_set}
+    # Settings, whether local gradients are divided, and whether a function makes the step.
+    kinds = [({}, False, False), ({"sparse_as_dense": True}, False, False), ({}, True, False)]
+    ways = [(some, *kind) for kind in (*kinds, ({}, False, True))]
+    ways += [(tuple(range(ranks)), *kind) for kind in kinds]
+    for optimizers, (members, options, scaled, in_function) in itertools.product(families(), ways):
+        optimizer = tf_hvd.DistributedOptimizer(
+            optimizers.SGD(1.0), process_set=sets[members], scale_local_gradients=scaled, **options
+        )
+        rows = rank + 2
+        table, common = tf.Variable(tf.zeros([rows, 2 + rank])), tf.Variable([0.0])
+        optimizer.register_local_var(table)
+        optimizer.iterations  # noqa: B018  (which is a variable, made when it is asked for)
 
-            def loss(table: Any = table, common: Any = common) -> Any:
-                return tf.reduce_sum(tf.gather(table, [rows - 1])) + rank * tf.reduce_sum(common)
+        def loss(table: Any = table, common: Any = common, rows: int = rows) -> Any:
+            return tf.reduce_sum(tf.gather(table, [rows - 1])) + rank * tf.reduce_sum(common)
 
-            optimizer.minimize(loss, [table, common])
-            np.testing.assert_allclose(table.numpy()[:-1], 0.0)
-            np.testing.assert_allclose(table.numpy()[-1], -1.0)
-            np.testing.assert_allclose(common.numpy(), [-0.5])
+        def step(optimizer: Any = optimizer, variables: Any = (table, common), loss: Any = loss) -> None:
+            optimizer.minimize(loss, list(variables))
+
+        (tf.function(step) if in_function else step)()
+        share = len(members) if scaled and rank in members else 1
+        np.testing.assert_allclose(table.numpy()[:-1], 0.0)
+        np.testing.assert_allclose(table.numpy()[-1], -1.0 / share, rtol=1e-6)
+        np.testing.assert_allclose(common.numpy(), [-np.mean(members) if rank in members else -rank])
+    tf_hvd.remove_process_set(sets[some])
 
 
 @CASES.add

@@ -7,6 +7,7 @@ from tests.contract.tensorflow import (
     data_sharding,
     errors,
     gradients,
+    local_tables,
     mixed_compression,
     replicas,
     state,
@@ -29,6 +30,7 @@ TRAINING = (
     adasum_optimizer,
     mixed_compression,
     sync_batch_norm,
+    local_tables,
     replicas,
 )
 for module in (*COLLECTIVES, *TRAINING):
