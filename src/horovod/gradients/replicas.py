@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +23,7 @@ import numpy as np
 
 from horovod.collectives.numpy_frontend import collectives
 from horovod.collectives.ops import Sum
-from horovod.errors import HorovodError, ReplicasDifferError
+from horovod.errors import HorovodError, MismatchError, ReplicasDifferError
 from horovod.gradients.replica_report import Finding, Row, find, sentence
 from horovod.gradients.settings import GradientSettings
 from horovod.gradients.variables import own_variable
@@ -39,6 +40,11 @@ RARELY: Final = 1 << 10
 """Most steps between two comparisons."""
 
 _NEVER: Final = -1
+
+_PATIENCE_S: Final = 60.0
+"""Time until a comparison that all ranks have begun must be complete."""
+
+_LOOK_S: Final = 0.001
 
 _REMEDY: Final = "hvd.broadcast_variables(variables, root_rank=0) or BroadcastGlobalVariablesCallback(0)"
 
@@ -134,6 +140,7 @@ class Replicas:
         weigh: gives the weights of now.
         remedy: the call that makes weights equal, for the message.
         bypassed: these are the weights of an optimizer that steps although it has been wrapped.
+        in_order: a rank begins no exchange before it has submitted the comparison of the one before.
 
     Attributes:
         used: whether there was a step at all.
@@ -147,8 +154,10 @@ class Replicas:
         remedy: str,
         *,
         bypassed: bool = False,
+        in_order: bool = False,
     ) -> None:
         self._name = name
+        self._in_order = in_order
         self.describe: Callable[[Sequence[int]], Weights]
         self.process_set = process_set
         self.used = False
@@ -190,11 +199,12 @@ class Replicas:
 
         Raises:
             ReplicasDifferError: the last comparison has found a difference, and the setting wants an error.
+            MismatchError: some ranks did not take part in it.
         """
         self._follow()
         self._exchanges += 1
         if self._pending:
-            self.collect()
+            self._collect_last()
         if self._kept is not None:
             self._plan()
             kept, self._kept = self._kept, None
@@ -220,7 +230,7 @@ class Replicas:
         self.used = True
         self._steps += 1
         self._exchanges += 1
-        self.collect()
+        self._collect_last()
         if not 0 <= self._next <= self._exchanges:
             return False
         self._plan()
@@ -249,6 +259,24 @@ class Replicas:
                 self._pending.clear()  # the world has failed: others tell
                 return
             self._judge(comparison)
+
+    def _collect_last(self) -> None:
+        """:meth:`collect` where the exchange after that of the comparison begins. For an error, on all ranks
+        in the same exchange, it has to be complete: it will be soon, if all ranks take part in it."""
+        runtime = self._runtime
+        assert runtime is not None
+        if self._in_order and runtime.config.replica_check == "error":
+            end = time.monotonic() + _PATIENCE_S
+            while self._pending and not collectives.poll(self._pending[0][0]):
+                if time.monotonic() > end:
+                    raise MismatchError(
+                        f"Rank {runtime.topology.rank} compared its weights after step {self._kept_after}. "
+                        f"{_PATIENCE_S:g} s after the exchange of gradients that followed, some ranks have "
+                        "not. Set HOROVOD_REPLICA_CHECK alike on all ranks, and give all of them the same "
+                        "variables in the same order."
+                    )
+                time.sleep(_LOOK_S)
+        self.collect()
 
     # -- the world ------------------------------------------------------------------------------------------
 
@@ -323,7 +351,7 @@ class Replicas:
             self._next = _NEVER  # the world has ended: others tell
             return
         self._pending.append((handle, _Comparison(rows, members, weights.names)))
-        if runtime.config.replica_check == "error" and not self._bypassed:
+        if runtime.config.replica_check == "error" and not (self._bypassed or self._in_order):
             collectives.synchronize(handle)  # so that all ranks raise in the same exchange
             self._pending.clear()
             self._judge(_Comparison(rows, members, weights.names))
@@ -357,8 +385,8 @@ def replicas_of(
     variables: Sequence[Any],
     fingerprints: Callable[[Sequence[Any]], Sequence[int]],
 ) -> Replicas:
-    """The comparisons of ``variables``, whose gradients are reduced together. The same variables get the same
-    object: a tape may be made anew for every step.
+    """The comparisons of ``variables``, whose gradients are reduced together, all of them at once. The same
+    variables get the same object: a tape may be made anew for every step.
 
     Args:
         variables: of the framework, or of Keras.
@@ -377,7 +405,7 @@ def replicas_of(
         return weights_of(names, layout, own_ids, fingerprints([ref() for ref in refs]))
 
     own_ids = list(map(id, own))
-    made = Replicas(settings.name or "gradients", settings.process_set, weigh, _REMEDY)
+    made = Replicas(settings.name or "gradients", settings.process_set, weigh, _REMEDY, in_order=True)
     made.describe = lambda values: weights_of(names, layout, own_ids, values)
     _net.of_variables[key] = refs, made  # the numbers of objects that are gone may become those of others
     weakref.finalize(own[0], _net.of_variables.pop, key, None).atexit = False

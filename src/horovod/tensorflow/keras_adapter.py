@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from horovod._keras.frameworks.contract import Branch, Framework
-from horovod.errors import HorovodInternalError, InvalidArgumentError
+from horovod.errors import HorovodError, HorovodInternalError, InvalidArgumentError, ReplicasDifferError
 from horovod.gradients.reduction import PartialReduction
 from horovod.gradients.settings import GradientSettings
 from horovod.tensorflow import gradient_reduction, keras2_optimizer, mpi_ops, reduced_marks
@@ -21,6 +21,7 @@ from horovod.tensorflow.util import raw
 
 # Types of our operations, except those that ask about the world; the fall-back writes them into errors, too.
 _OURS: Final = re.compile(r"Horovod(?!(Local)?(Rank|Size)|ProcessSet)[A-Z]")
+_DIFFER: Final = re.compile(r"ReplicasDifferError: (Replicas differ: .*)")
 
 __all__ = ["ADAPTER", "TensorFlowFramework"]
 
@@ -88,9 +89,12 @@ class TensorFlowFramework(Framework):
     def moments(self, own: Any) -> Any:
         return tf.cast(moments_of_all_ranks(*tf.unstack(tf.cast(own, tf.float64), num=3)), own.dtype)
 
-    def own_failure(self, error: BaseException) -> HorovodInternalError | None:
+    def own_failure(self, error: BaseException) -> HorovodError | None:
         if isinstance(error, HorovodInternalError):
             return error
+        # TensorFlow makes an UnknownError of what a function of Python raises, with its traceback.
+        if isinstance(error, tf.errors.UnknownError) and (said := _DIFFER.search(str(error))):
+            return ReplicasDifferError(said[1])
         if isinstance(error, tf.errors.OpError) and _OURS.search(text := str(error)):
             failure = HorovodInternalError(text, recoverable=_may_be_mended(error))
             failure.__cause__ = error

@@ -85,8 +85,18 @@ def replicas_that_differ_end_fit_on_every_rank() -> None:
         error: Any = ReplicasDifferError if backend() == "torch" else Exception
         with pytest.raises(error, match="Replicas differ: after step 1") as caught:
             fit(model_of(seed=hvd.rank()), distributed(), broadcast=False)
-    assert "ReplicasDifferError" in f"{caught.type.__name__} {caught.value}"
-    assert all(everywhere(True))
+        assert "ReplicasDifferError" in f"{caught.type.__name__} {caught.value}"
+        assert all(everywhere(True))
+        with pytest.raises(ReplicasDifferError, match="Replicas differ: after step 1"):
+            elastically(functools.partial(fit, model_of(seed=hvd.rank()), distributed(), broadcast=False))
+
+
+def elastically(train: Callable[[], Any]) -> None:
+    """Call ``train`` as ``hvd.elastic.run`` does, which translates what frameworks raise."""
+    model = model_of()
+    model.compile(distributed(), "mae")
+    state = hvd.elastic.KerasState(model)
+    hvd.elastic.run(lambda state: train())(state)
 
 
 # -- what only looks like it --------------------------------------------------------------------------------
@@ -116,7 +126,7 @@ def decay_and_averages_of_weights() -> Any:
 
 @quiet(gate=True)
 def several_steps_in_one_execution() -> Any:
-    several = {} if backend() == "torch" else {"steps_per_execution": 3}
+    several: dict[str, Any] = {} if backend() == "torch" else {"steps_per_execution": 3}
     return fit(model_of(), distributed("Adam"), **several)
 
 

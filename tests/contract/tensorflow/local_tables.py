@@ -79,7 +79,7 @@ def tables(mode: str, made: Step, options: dict[str, Any], members: list[int], s
         share = len(members) if scaled and me in members else 1
         np.testing.assert_allclose(table[:-1], 0.0)
         np.testing.assert_allclose(table[-1], -number / share, rtol=1e-6)
-        mean = np.mean(members) if me in members else me
+        mean = sum(members) / len(members) if me in members else float(me)
         np.testing.assert_allclose(common, [-number * mean], rtol=1e-6)
     if not everybody:
         hvd.remove_process_set(process_set)

@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tests.contract.world import Cases
 
 import horovod.tensorflow as hvd
 from horovod.errors import ReplicasDifferError
+from horovod.gradients import replicas
 from horovod.gradients.replicas import broadcasts
 
 CASES = Cases()
@@ -375,3 +377,42 @@ def modules_with_a_step_of_training_are_saved() -> None:
         for _ in range(STEPS):
             again.train(ones)
     np.testing.assert_allclose(again.weight.numpy(), [0.0, 1.0], atol=1e-6)
+
+
+@CASES.add
+def newcomers_are_compared_in_their_first_world() -> None:
+    """The process that joins has synchronised its state, and then it has not. Functions live on."""
+    if hvd.size() != 2:
+        return
+    model = weights()
+    hvd.broadcast_variables(model, 0)
+    run = tf.function(lambda batch: descend(model, lambda: loss_of(model, batch)))
+
+    def join(synchronised: bool) -> Any:
+        hvd.shutdown()
+        hvd.init()
+        if is_last():
+            broadcasts.happened = False
+            for variable in model:
+                variable.assign(variable + 1.0)
+        if synchronised:
+            hvd.elastic.TensorFlowState(model).sync()
+        for number in range(STEPS):
+            run(own_data(number))
+        return model
+
+    is_passed_over(functools.partial(join, True))
+    is_named(functools.partial(join, False), "in 2 of 2 tensors", "rank {last} never called")
+
+
+@CASES.add
+def members_that_do_not_compare_are_named_in_bounded_time() -> None:
+    """Where a difference shall be an error, and one rank does not look."""
+    if hvd.size() != 2:
+        return
+    with setting("off" if is_last() else "error"), mock.patch.object(replicas, "_PATIENCE_S", 1.0):
+        match = "[sS]hut down" if is_last() else "Set HOROVOD_REPLICA_CHECK alike on all ranks"
+        with pytest.raises(tf.errors.UnknownError, match=match):
+            train("function", weights())
+        hvd.shutdown()
+    hvd.init()

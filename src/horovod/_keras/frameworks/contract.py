@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from horovod.errors import HorovodInternalError, InvalidArgumentError
+from horovod.errors import HorovodError, InvalidArgumentError
 from horovod.gradients.reduction import PartialReduction
 from horovod.gradients.settings import GradientSettings
 
@@ -110,7 +110,7 @@ class Framework(Protocol):
 
     # -- other ----------------------------------------------------------------------------------------------
 
-    def own_failure(self, error: BaseException) -> HorovodInternalError | None:
+    def own_failure(self, error: BaseException) -> HorovodError | None:
         """Our failure, if ``error`` is the framework's report of one; else ``None``."""
 
     def computed(self, value: Any) -> Any:

@@ -23,7 +23,7 @@ from horovod._keras.frameworks.contract import Branch, Framework
 from horovod.arrays import mpi_ops
 from horovod.collectives.numpy_frontend import collectives
 from horovod.common.basics import HorovodBasics
-from horovod.errors import HorovodInternalError
+from horovod.errors import HorovodError, HorovodInternalError, ReplicasDifferError
 from horovod.gradients.compression import CastCompressor, NoneCompressor
 from horovod.gradients.fingerprints import fingerprint
 from horovod.gradients.reduction import (
@@ -99,7 +99,7 @@ class JaxFramework(Framework):
     collectives = _Collectives()
     init = _basics.init
     shutdown = _basics.shutdown
-    failure: HorovodInternalError | None = None  # the last failure within a compiled function
+    failure: HorovodError | None = None  # the last failure within a compiled function
 
     def reduction(self, settings: GradientSettings) -> PartialReduction:
         return PartialReduction(functools.partial(_reduced, settings), _share_of_average(settings))
@@ -131,7 +131,7 @@ class JaxFramework(Framework):
     def moments(self, own: Any) -> Any:
         return _moments(own)
 
-    def own_failure(self, error: BaseException) -> HorovodInternalError | None:
+    def own_failure(self, error: BaseException) -> HorovodError | None:
         if isinstance(error, HorovodInternalError):
             return error
         failure, self.failure = self.failure, None
@@ -278,7 +278,7 @@ def _on_the_host(function: Callable[..., list[Any]], like: Sequence[Any], arrays
     def call(*given: Any) -> tuple[Any, ...]:
         try:
             return tuple(function(*given))
-        except HorovodInternalError as error:
+        except (HorovodInternalError, ReplicasDifferError) as error:
             ADAPTER.failure = error
             raise
 
