@@ -122,30 +122,27 @@ def find(
     )
 
 
-def sentence(finding: Finding, steps: int, remedy: str) -> str:
+def sentence(finding: Finding, steps: int, remedy: str, bypassed: str = "") -> str:
     """The whole message.
 
     Args:
         steps: after which step it was found.
         remedy: the call that makes weights equal.
+        bypassed: the cause where nothing was exchanged.
     """
     shown = ", ".join(finding.tensors[:_MOST_NAMES])
     more = len(finding.tensors) - _MOST_NAMES
     where = f"{shown} and {more} more" if more > 0 else shown
+    cause = bypassed if finding.bypassed else _cause(finding, remedy)
     return (
         f"Replicas differ: after step {steps} {_ranks(finding.ranks)} "
         f"{'has' if len(finding.ranks) == 1 else 'have'} other weights than {_ranks(finding.others)}, in "
-        f"{len(finding.tensors)} of {finding.of} tensors: {where}. Likely cause: {_cause(finding, remedy)} "
+        f"{len(finding.tensors)} of {finding.of} tensors: {where}. Likely cause: {cause} "
         "HOROVOD_REPLICA_CHECK=error makes this an error, off turns the comparison off."
     )
 
 
 def _cause(finding: Finding, remedy: str) -> str:
-    if finding.bypassed:
-        return (
-            "the optimizer that stepped is not the wrapped one. Write optimizer = "
-            "hvd.DistributedOptimizer(optimizer, ...), and call step() of what it returns."
-        )
     if finding.steps:
         counts = ", ".join(f"rank {rank} has made {count}" for rank, count in finding.steps.items())
         return f"the ranks have not made the same number of steps ({counts})."

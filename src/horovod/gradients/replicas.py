@@ -30,7 +30,16 @@ from horovod.gradients.variables import own_variable
 from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet, member_count
 
-__all__ = ["RARELY", "Replicas", "Weights", "broadcasts", "comes_after", "replicas_of", "rewind"]
+__all__ = [
+    "RARELY",
+    "Replicas",
+    "Weights",
+    "broadcasts",
+    "comes_after",
+    "exchanges_others",
+    "replicas_of",
+    "rewind",
+]
 
 _log = logging.getLogger("horovod")
 
@@ -139,7 +148,7 @@ class Replicas:
         process_set: ranks whose weights are equal.
         weigh: gives the weights of now.
         remedy: the call that makes weights equal, for the message.
-        bypassed: these are the weights of an optimizer that steps although it has been wrapped.
+        bypassed: these are weights of steps that have exchanged nothing: the cause that the message names.
         in_order: a rank begins no exchange before it has submitted the comparison of the one before.
 
     Attributes:
@@ -153,7 +162,7 @@ class Replicas:
         weigh: Callable[[], Weights],
         remedy: str,
         *,
-        bypassed: bool = False,
+        bypassed: str = "",
         in_order: bool = False,
     ) -> None:
         self._name = name
@@ -335,7 +344,7 @@ class Replicas:
             steps=self._kept_after,
             broadcast=broadcasts.happened,
             covered=all(weights.covered),
-            bypassed=self._bypassed,
+            bypassed=bool(self._bypassed),
             fingerprints=weights.fingerprints,
             telling=weights.telling,
         )
@@ -373,7 +382,7 @@ class Replicas:
     def _tell(self, finding: Finding, steps: int) -> None:
         runtime = self._runtime
         assert runtime is not None
-        said = sentence(finding, steps, self._remedy)
+        said = sentence(finding, steps, self._remedy, self._bypassed)
         if runtime.config.replica_check == "error":
             raise ReplicasDifferError(said, ranks=finding.ranks, tensors=finding.tensors)
         if runtime.topology.rank == finding.teller:
@@ -384,6 +393,7 @@ def replicas_of(
     settings: GradientSettings,
     variables: Sequence[Any],
     fingerprints: Callable[[Sequence[Any]], Sequence[int]],
+    bypassed: str = "",
 ) -> Replicas:
     """The comparisons of ``variables``, whose gradients are reduced together, all of them at once. The same
     variables get the same object: a tape may be made anew for every step.
@@ -391,6 +401,7 @@ def replicas_of(
     Args:
         variables: of the framework, or of Keras.
         fingerprints: of the values that they have now.
+        bypassed: see ``Replicas``.
     """
     own = [own_variable(variable) for variable in variables]
     key = (settings.name, settings.process_set.process_set_id, *map(id, own))
@@ -405,11 +416,19 @@ def replicas_of(
         return weights_of(names, layout, own_ids, fingerprints([ref() for ref in refs]))
 
     own_ids = list(map(id, own))
-    made = Replicas(settings.name or "gradients", settings.process_set, weigh, _REMEDY, in_order=True)
+    name, in_order = settings.name or "gradients", not bypassed
+    made = Replicas(name, settings.process_set, weigh, _REMEDY, bypassed=bypassed, in_order=in_order)
     made.describe = lambda values: weights_of(names, layout, own_ids, values)
     _net.of_variables[key] = refs, made  # the numbers of objects that are gone may become those of others
     weakref.finalize(own[0], _net.of_variables.pop, key, None).atexit = False
     return made
+
+
+def exchanges_others(settings: GradientSettings, variables: Sequence[Any]) -> bool:
+    """Return whether gradients of any of ``variables`` were reduced under another name than that of
+    ``settings``."""
+    own = {id(own_variable(variable)) for variable in variables}
+    return any(name != settings.name and not own.isdisjoint(ids) for name, _, *ids in _net.of_variables)
 
 
 def weights_of(names: Sequence[str], layout: str, places: Sequence[int], prints: Sequence[int]) -> Weights:

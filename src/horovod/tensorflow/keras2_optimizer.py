@@ -9,7 +9,7 @@ There are two families of optimizers: those of Keras 2.11 to 2.15, and the older
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import tensorflow as tf
 
@@ -21,8 +21,16 @@ from horovod.gradients.settings import GradientSettings
 from horovod.tensorflow.gradient_aggregation import Aggregation, GraphAggregation
 from horovod.tensorflow.gradient_aggregation_eager import EagerAggregation
 from horovod.tensorflow.gradient_reduction import reduction
+from horovod.tensorflow.reduced_marks import is_marked
+from horovod.tensorflow.replicas import compare_unexchanged
 
 __all__ = ["distributed"]
+
+_UNEXCHANGED: Final = (
+    "apply_gradients() was called with gradients of one rank: with Keras 2 a distributed optimizer exchanges "
+    "them in minimize() and fit() alone. Write tape = hvd.DistributedGradientTape(tape) before "
+    "tape.gradient()."
+)
 
 _Wrapped: Any = object  # stands for the class of the given optimizer, which is added later
 
@@ -68,6 +76,7 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
         settings = self._horovod_settings
         self._reduction: PartialReduction = reduction(settings)
         self._agg_helper: Aggregation | None = None
+        self._reduced = False  # whether gradients were, since the last update
         if settings.backward_passes_per_step > 1:
             if tf.compat.v1.executing_eagerly_outside_functions():
                 self._agg_helper = EagerAggregation(settings, self._reduction)
@@ -80,6 +89,7 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
 
     def _allreduce(self, grads: Sequence[Any], vars: Sequence[Any]) -> list[Any]:
         """The gradients to use: reduced, or summed over the passes so far."""
+        self._reduced = True
         if self._agg_helper is not None:
             return self._agg_helper.compute_gradients(tuple(grads), tuple(vars))
         return self._reduction(list(grads), list(vars))
@@ -94,12 +104,21 @@ class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
         pairs = list(grads_and_vars)
         own = super().apply_gradients
         if self._agg_helper is None:
-            return own(pairs, *args, **kwargs)
+            with tf.control_dependencies(self._compare(pairs)):
+                return own(pairs, *args, **kwargs)
         with tf.init_scope():  # no variable may be made within a condition
             self._make_variables([variable for gradient, variable in pairs if gradient is not None])
         return self._agg_helper.apply_gradients(
             lambda: own(pairs, *args, **kwargs), self, pairs, *args, **kwargs
         )
+
+    def _compare(self, pairs: list[tuple[Any, Any]]) -> list[Any]:
+        """Compare the replicas if nothing is known of an exchange of these gradients."""
+        reduced, self._reduced = self._reduced, False
+        if reduced or any(is_marked(gradient) for gradient, _ in pairs):
+            return []
+        common = [variable for _, variable in pairs if variable not in self._reduction.local]
+        return compare_unexchanged(self._horovod_settings, common, _UNEXCHANGED)
 
     def _make_variables(self, variables: list[Any]) -> None:
         raise NotImplementedError

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import tensorflow as tf
 
 from horovod.gradients import replicas
 from horovod.gradients.fingerprints import fingerprint
+from horovod.gradients.reduction import stays_local
 from horovod.gradients.settings import GradientSettings
 from horovod.gradients.variables import own_variable
 from horovod.runtime import lifecycle
 
-__all__ = ["compare"]
+__all__ = ["compare", "compare_unexchanged"]
 
 _PLACE: Final = [0]
 _UNKNOWN: Final = -(1 << 62)
 
 
-def compare(settings: GradientSettings, variables: Sequence[Any] | None) -> list[Any]:
+def compare_unexchanged(settings: GradientSettings, variables: Sequence[Any], cause: str) -> list[Any]:
+    """:func:`compare` where ``variables`` are updated by gradients that nobody has reduced as ``settings``
+    say: ``cause`` is the message of a difference."""
+    own = replace(settings, name=f"{settings.name}.update")
+    if stays_local(settings.process_set) or replicas.exchanges_others(own, variables):
+        return []
+    return compare(own, variables, cause)
+
+
+def compare(settings: GradientSettings, variables: Sequence[Any] | None, bypassed: str = "") -> list[Any]:
     """Compare the replicas of ``variables`` if this exchange of their gradients is one in which ranks do.
+    ``bypassed``: see ``Replicas``.
 
     Returns:
         In a graph the operation that has to run before the exchange, which counts, and calls Python now and
@@ -30,7 +42,7 @@ def compare(settings: GradientSettings, variables: Sequence[Any] | None) -> list
     chosen = [each for each in variables or () if isinstance(own_variable(each), tf.Variable)]
     if not chosen or lifecycle.current().config.replica_check == "off":
         return []
-    check = replicas.replicas_of(settings, chosen, _fingerprints)
+    check = replicas.replicas_of(settings, chosen, _fingerprints, bypassed)
     if tf.executing_eagerly():
         check.visit()
         return []

@@ -24,6 +24,11 @@ _BYPASSED: Final = (
 
 _NUMBER: Final = re.compile(r"([0-9]+)")
 
+_NOT_WRAPPED: Final = (
+    "the optimizer that stepped is not the wrapped one. Write optimizer = "
+    "hvd.DistributedOptimizer(optimizer, ...), and call step() of what it returns."
+)
+
 _INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
 _AT_ONCE: Final = 1 << 22
@@ -63,7 +68,7 @@ def _sums(bits: torch.Tensor) -> torch.Tensor:
     return torch.cat([*sums, (rest * factors[: rest.numel()]).sum().reshape(1)])
 
 
-def replicas_of(optimizer: Any, name: str, process_set: ProcessSet, *, bypassed: bool = False) -> Replicas:
+def replicas_of(optimizer: Any, name: str, process_set: ProcessSet, *, bypassed: str = "") -> Replicas:
     """The comparison of what ``optimizer`` has in its parameter groups; does not keep it alive."""
     ref = weakref.ref(optimizer)
 
@@ -120,7 +125,7 @@ def watch_original(original: Any, wrapper: Any, replicas: Replicas) -> None:
     if not hasattr(original, "_optimizer_step_pre_hooks"):
         return  # it only looks like an optimizer of PyTorch
     mine, wrapped = weakref.ref(original), weakref.ref(wrapper)
-    own = replicas_of(original, "Optimizer", replicas.process_set, bypassed=True)
+    own = replicas_of(original, "Optimizer", replicas.process_set, bypassed=_NOT_WRAPPED)
 
     def before_step(optimizer: Any, *_: Any) -> None:
         if optimizer is mine() and not replicas.used:  # the wrapper has the same hooks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import itertools
 import tempfile
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 from tests.contract.keras.lazy import tf, tf_hvd, tf_keras
 from tests.contract.keras.models import dense_model
+from tests.contract.replica_reports import is_named, is_passed_over
 from tests.contract.world import Cases
 
 FRAMEWORK = "horovod.tensorflow.keras"
@@ -169,6 +172,35 @@ def local_tables_of_other_sizes_are_never_exchanged() -> None:
         np.testing.assert_allclose(table.numpy()[-1], -1.0 / share, rtol=1e-6)
         np.testing.assert_allclose(common.numpy(), [-np.mean(members) if rank in members else -rank])
     tf_hvd.remove_process_set(sets[some])
+
+
+def train_by_hand(optimizer: Any, model: Any, wrap: Any, in_function: bool) -> Any:
+    """A loop with ``apply_gradients``, whose tape comes from ``wrap``."""
+    optimizer.iterations  # noqa: B018  (a variable, made when it is asked for)
+
+    def step(batch: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(batch * model[0]))
+        gradients = [2.0 * gradient for gradient in wrap(tape).gradient(loss, model)]
+        optimizer.apply_gradients(list(zip(gradients, model, strict=True)))
+
+    run = tf.function(step) if in_function else step
+    for number in range(5):
+        run(tf.constant([float(tf_hvd.rank() + number)]))
+    return model, optimizer
+
+
+@CASES.add
+def loops_that_exchange_nothing_are_named() -> None:
+    """The optimizer is wrapped, the tape is not; and then the tape alone exchanges."""
+    tape = importlib.import_module("horovod.tensorflow").DistributedGradientTape
+    for optimizers, in_function in zip(families(), (True, False), strict=True):
+        model = [tf.Variable([1.0], name="slope")]
+        optimizer = tf_hvd.DistributedOptimizer(optimizers.SGD(1e-3))
+        settled = functools.partial(train_by_hand, optimizer, model, lambda tape: tape, in_function)
+        is_named(settled, "in 1 of 1 tensors: slope", "hvd.DistributedGradientTape(tape)")
+        model, optimizer = [tf.Variable([1.0])], tf_hvd.DistributedOptimizer(optimizers.SGD(1e-3))
+        is_passed_over(functools.partial(train_by_hand, optimizer, model, tape, in_function))
 
 
 @CASES.add

@@ -15,6 +15,7 @@ from torch import nn
 
 import horovod.torch as hvd
 from horovod.errors import ReplicasDifferError
+from horovod.runtime import lifecycle
 
 CASES = Cases()
 STEPS = 5
