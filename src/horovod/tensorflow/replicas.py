@@ -63,7 +63,18 @@ def compare(settings: GradientSettings, variables: Sequence[Any] | None, bypasse
             with tf.control_dependencies([tf.py_function(visit, [number, *values], [])]):
                 return tf.constant(True)
 
-        return [tf.cond(_visits(number), call, lambda: tf.constant(False))]
+        return [_whole(tf.cond(_visits(number), call, lambda: tf.constant(False)))]
+
+
+def _whole(outcome: Any) -> Any:
+    """The ``outcome`` of a condition, which TensorFlow then runs as one operation. It would otherwise take
+    the condition apart, into an operation for each variable that runs in every step."""
+    operation = outcome.op
+    while operation.type not in ("If", "StatelessIf") and operation.inputs:
+        operation = operation.inputs[0].op
+    if operation.type in ("If", "StatelessIf"):
+        operation._set_attr("_lower_using_switch_merge", tf.compat.v1.AttrValue(b=False))
+    return outcome
 
 
 class _Counter:
