@@ -40,6 +40,7 @@ def in_pytorch(steps: int, width: int) -> None:
     train(RARELY + 8)
     whole = train(steps)
     check = optimizer._replicas
+    assert check is not None
     began = time.thread_time()
     for _ in range(2 * RARELY):
         check.look()
