@@ -44,7 +44,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
         super().__init__(name=name, use_locking=use_locking)
         self._optimizer = optimizer
         self._passes = backward_passes_per_step
-        self._combine = allreduce_gradients(settings)
+        self._combine = allreduce_gradients(settings, compares=False)  # they have stepped apart
         self._changed: set[int] = set()  # in eager code: the variables that this cycle has stepped
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:

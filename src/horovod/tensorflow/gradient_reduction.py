@@ -39,7 +39,7 @@ def partial(allreduce: Callable[..., Sequence[Any]], settings: GradientSettings)
     return PartialReduction(allreduce, scale if settings.scale_local_gradients else None)
 
 
-def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
+def allreduce_gradients(settings: GradientSettings, *, compares: bool = True) -> Callable[..., list[Any]]:
     """A function that reduces the gradients of a step over the process set: ``fn(grads, vars=None,
     use_generic_names=False)``.
 
@@ -62,6 +62,10 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
     ``use_generic_names`` they are called ``grad_<number>``, and the name scopes around them do not count
     either.
 
+    Args:
+        compares: ranks compare their replicas of the variables before some exchanges. They cannot where the
+            variables hold a step of each rank's own.
+
     Raises (from ``fn``):
         ValueError: ``init()`` has not been called.
         NotImplementedError: sparse gradients with another reduction than ``Sum`` and ``Average``, or with a
@@ -69,6 +73,9 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
     """
     prescale, postscale = settings.scales
     process_set = settings.process_set
+
+    def compared(variables: Sequence[Any] | None) -> list[Any]:
+        return compare(settings, variables) if compares else []
 
     def reduced(gradients: Sequence[Any], variables: Sequence[Any] | None, stem: str, end: str) -> list[Any]:
         def reduce(groups: list[list[Any]]) -> list[list[Any]]:
@@ -104,7 +111,7 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
             def reduce(gradients: list[Any], places: list[int], end: str) -> Any:
                 variables = None if vars is None else [vars[place] for place in places]
                 if decides_at_run_time():
-                    with tf.control_dependencies(compare(settings, vars)):
+                    with tf.control_dependencies(compared(vars)):
                         return tf.cond(
                             exchanges(process_set),
                             lambda: reduced(gradients, variables, stem, end),
@@ -112,7 +119,7 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
                         )
                 if stays_local(process_set):
                     return gradients
-                with tf.control_dependencies(compare(settings, vars)):
+                with tf.control_dependencies(compared(vars)):
                     return reduced(gradients, variables, stem, end)
 
             result = [densified(each) for each in grads] if settings.sparse_as_dense else list(grads)
@@ -120,7 +127,7 @@ def allreduce_gradients(settings: GradientSettings) -> Callable[..., list[Any]]:
                 return reduce_present(result, reduce)
             if stays_local(process_set) or not result:
                 return result
-            compare(settings, result, vars)
+            compared(vars)
             return reduce_eagerly(settings, result, vars, stem)
 
     return allreduce_grads

@@ -331,6 +331,19 @@ def a_function_of_several_steps(mode: str) -> Any:
 
 
 @quiet
+def steps_of_each_rank_that_adasum_combines(mode: str) -> Any:
+    model = weights()
+    if mode == "function" or hvd.size() & (hvd.size() - 1):
+        return model
+    optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), op=hvd.Adasum)
+    for number in range(STEPS):
+        with tf.GradientTape() as tape:
+            loss = loss_of(model, own_data(number))
+        optimizer.apply_gradients(zip(tape.gradient(loss, model), model, strict=True))
+    return model
+
+
+@quiet
 def a_loop_within_the_function(mode: str) -> Any:
     model = weights()
 
