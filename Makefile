@@ -43,7 +43,7 @@ PIP := $(BIN)/python $(PIP_INSTALL)
 
 $(VENV)/.build: requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "rueda needs Python 3.10 or newer; name one with: make PYTHON=python3.11"; exit 1; }
+	  { echo "farandole needs Python 3.10 or newer; name one with: make PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing what compiles into $(VENV)"
 	@$(PIP) -r $<
@@ -106,7 +106,7 @@ CLANG ?= $(shell for cxx in $$(ls /usr/bin/clang++* 2>/dev/null | sort -rV); do 
     test -e "$$($$cxx -print-file-name=libclang_rt.$$library-$$(uname -m).a)" || continue 2; \
   done; echo $$cxx && break; done)
 # $(1): the preset.
-with_clang = $(and $(CLANG),-DCMAKE_CXX_COMPILER=$(CLANG) $(if $(filter asan,$(1)),-DRUEDA_BUILD_FUZZERS=ON) \
+with_clang = $(and $(CLANG),-DCMAKE_CXX_COMPILER=$(CLANG) $(if $(filter asan,$(1)),-DFARANDOLE_BUILD_FUZZERS=ON) \
   $$(grep -qs '^CMAKE_CXX_COMPILER:[A-Z]*=$(CLANG)$$' build/$(1)/CMakeCache.txt || echo --fresh))
 build_sanitized = $(call build_preset,$(1),$(2),$(with_clang))
 
@@ -132,7 +132,7 @@ test-plain:
 	@$(MAKE) --no-print-directory test-core
 	@$(MAKE) --no-print-directory test-python
 
-test-all: export RUEDA_FULL_MATRIX := 1
+test-all: export FARANDOLE_FULL_MATRIX := 1
 test-all: system venv-libraries  ## every test in every build and every world: for a night
 	@$(MAKE) --no-print-directory WHOLE=1 test
 
@@ -160,15 +160,15 @@ PYTEST_LANES ?= $(LANES)
 
 test-python: build $(VENV)/.imported .venv-mpich/.requirements  ## Python tests (PYTEST_ARGS="-k name")
 	$(call build_preset,$(PRESET),--target fakes)
-	@RUEDA_FAKES=$(CURDIR)/build/$(PRESET)/fakes $(RUN) $(BIN)/python -m pytest tests $(or $(PYTEST_ARGS),--numprocesses $(PYTEST_LANES))
+	@FARANDOLE_FAKES=$(CURDIR)/build/$(PRESET)/fakes $(RUN) $(BIN)/python -m pytest tests $(or $(PYTEST_ARGS),--numprocesses $(PYTEST_LANES))
 
 # A Python whose PyTorch is built for CUDA; that of .venv may be. Exits with 2 where there is no device.
 GPU_PYTHON ?= $(BIN)/python
 GPU_ARGS ?=
 
 test-gpu: build $(VENV)/.requirements  ## everything that needs a GPU, as a table (GPU_ARGS="--only load growth")
-	$(if $(filter fake,$(RUEDA_TEST_DEVICE)),$(call build_preset,$(PRESET),--target fakes))
-	@RUEDA_FAKES=$(CURDIR)/build/$(PRESET)/fakes $(RUN) PYTHONPATH=$(CURDIR):$(CURDIR)/src $(GPU_PYTHON) -m tests.gpu $(GPU_ARGS)
+	$(if $(filter fake,$(FARANDOLE_TEST_DEVICE)),$(call build_preset,$(PRESET),--target fakes))
+	@FARANDOLE_FAKES=$(CURDIR)/build/$(PRESET)/fakes $(RUN) PYTHONPATH=$(CURDIR):$(CURDIR)/src $(GPU_PYTHON) -m tests.gpu $(GPU_ARGS)
 
 # The same library under the newest and the oldest TensorFlow of the table.
 versions-check: build $(VENV)/.requirements .venv-tf216/.requirements  ## check two versions of TensorFlow with what was built

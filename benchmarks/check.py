@@ -116,7 +116,7 @@ def launch(what: Launch) -> dict[str, float]:
         libraries = result["libraries"]
         case = f"{result['operation']} {size_name(result['bytes'])}, {what.where}"
         for peer in PEERS:
-            pairs = list(zip(libraries["rueda"]["rounds"], libraries[peer]["rounds"], strict=True))
+            pairs = list(zip(libraries["farandole"]["rounds"], libraries[peer]["rounds"], strict=True))
             calm = [pair for pair in pairs if max(each["others_cpus"] for each in pair) <= CALM_CPUS]
             chosen = [other["median_s"] / own["median_s"] for own, other in calm or pairs]
             ratios[f"{case}, {peer}"] = statistics.median(chosen)

@@ -1,6 +1,6 @@
 """Time and bandwidth of collectives: one rank of one peer. `benchmarks.run` starts it; by hand:
 
-    horovodrun -np 2 python -m benchmarks.collectives --peer rueda
+    horovodrun -np 2 python -m benchmarks.collectives --peer farandole
 
 What is measured, and how, is that of `python -m horovod.bench`. Every result is checked first.
 """
@@ -26,9 +26,9 @@ OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter"
 
 
 def offered(peer: peers.Peer, name: str, operation: str) -> bool:
-    """Whether `peer` has the operation; "adasum" is an allreduce of rueda."""
+    """Whether `peer` has the operation; "adasum" is an allreduce of farandole."""
     if operation == "adasum":
-        return name == "rueda" and peer.size & (peer.size - 1) == 0
+        return name == "farandole" and peer.size & (peer.size - 1) == 0
     return peer.offers(operation)
 
 

@@ -3,16 +3,16 @@
     python -m benchmarks.elastic --rounds 7
     python -m benchmarks.elastic --rounds 7 --torchft-python OTHER/bin/python     # one that has torchft
 
-* rueda: `horovodrun --min-np 2`; the two survivors go on;
-* rueda-spare: `--spares 1`; a process that was ready takes the place, so there are three ranks again;
+* farandole: `horovodrun --min-np 2`; the two survivors go on;
+* farandole-spare: `--spares 1`; a process that was ready takes the place, so there are three ranks again;
 * torchrun: `torchrun --max-restarts` with DistributedDataParallel over Gloo; all ranks start again from the
   checkpoint of the last step;
 * torchft: three replica groups of one rank, over Gloo; the two survivors go on.
 
 All train the same small network (`elastic_ranks.py`). Times begin at the kill: when the last survivor has
 its error (torchft may wait without one), and when the last rank of the new world has finished its first
-step. Rueda tells the phases between them itself (`--elastic-events`). Systems take turns; figures are medians
-over rounds, in ms, with the lowest and the highest beside.
+step. Farandole tells the phases between them itself (`--elastic-events`). Systems take turns; figures are
+medians over rounds, in ms, with the lowest and the highest beside.
 """
 
 import argparse
@@ -102,11 +102,11 @@ def started(system: str, python: str, folder: Path, ear: Ear, stack: ExitStack) 
 
     events = ("--elastic-events", str(folder / "events"))
     np = ("-np", str(RANKS), "--min-np", str(RANKS - 1), "--max-np", str(RANKS))
-    if system == "rueda":
-        run(*HOROVODRUN, *np, "-H", f"localhost:{RANKS}", *events, python, *program("rueda"))
-    elif system == "rueda-spare":
+    if system == "farandole":
+        run(*HOROVODRUN, *np, "-H", f"localhost:{RANKS}", *events, python, *program("farandole"))
+    elif system == "farandole-spare":
         host = ("-H", f"localhost:{RANKS + 1}", "--spares", "1")
-        run(*HOROVODRUN, *np, *host, *events, python, *program("rueda"))
+        run(*HOROVODRUN, *np, *host, *events, python, *program("farandole"))
     elif system == "torchrun":
         job = ("--standalone", "--nproc-per-node", str(RANKS), "--max-restarts", "5")
         # Else the ranks of PyTorch 2.13 meet in the store of the last attempt, and connect to who was there.
@@ -139,8 +139,8 @@ def one_reset(system: str, python: str) -> dict[str, float]:
 
 def _watched(system: str, ear: Ear) -> dict[str, float]:
     """Kill a rank when all have trained for a while, and see what becomes of the others."""
-    ranks_after = RANKS - 1 if system in ("rueda", "torchft") else RANKS
-    processes = RANKS + (system == "rueda-spare")
+    ranks_after = RANKS - 1 if system in ("farandole", "torchft") else RANKS
+    processes = RANKS + (system == "farandole-spare")
     deadline = time.monotonic() + LIMIT_S
     steps: dict[int, int] = {}
     up: set[int] = set()
@@ -169,7 +169,7 @@ def _watched(system: str, ear: Ear) -> dict[str, float]:
 
 
 def _phases(folder: Path) -> dict[str, float]:
-    """What Rueda says that the reset has cost; other systems say nothing."""
+    """What Farandole says that the reset has cost; other systems say nothing."""
     events = folder / "events"
     deadline = time.monotonic() + 5.0
     while events.exists() and time.monotonic() < deadline:
@@ -186,12 +186,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--systems", nargs="+", choices=["rueda", "rueda-spare", "torchrun", "torchft"])
+    parser.add_argument(
+        "--systems", nargs="+", choices=["farandole", "farandole-spare", "torchrun", "torchft"]
+    )
     parser.add_argument("--torchft-python", default=sys.executable, help="an interpreter that has torchft")
     parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet moment")
     parser.add_argument("--json", help="append the results to this file")
     args = parser.parse_args()
-    systems = args.systems or ["rueda", "rueda-spare", "torchrun"]
+    systems = args.systems or ["farandole", "farandole-spare", "torchrun"]
     has_torchft = args.torchft_python != sys.executable or importlib.util.find_spec("torchft") is not None
     if args.systems is None and has_torchft:
         systems.append("torchft")

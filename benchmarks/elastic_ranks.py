@@ -4,8 +4,8 @@
 
 A rank says to the datagram socket what happens to it, as JSON: ``up`` (it can train), ``step`` (one has
 ended, and what it has made is safe), ``error`` (one has failed). Times are of the machine's monotonic clock.
-Each system keeps what it must after every step: Rueda commits, the script of torchrun writes a checkpoint,
-torchft needs nothing.
+Each system keeps what it must after every step: Farandole commits, the script of torchrun writes a
+checkpoint, torchft needs nothing.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def backward(model: nn.Module) -> None:
     model(torch.randn(BATCH, WIDTH)).square().mean().backward()
 
 
-def rueda(say: Voice, folder: Path) -> None:
+def farandole(say: Voice, folder: Path) -> None:
     import horovod.torch as hvd
 
     hvd.init()
@@ -163,7 +163,7 @@ def lighthouse(say: Voice, folder: Path) -> None:
 
 
 SYSTEMS: dict[str, Callable[[Voice, Path], None]] = {
-    "rueda": rueda,
+    "farandole": farandole,
     "torchrun": torchrun,
     "torchft": torchft,
     "lighthouse": lighthouse,

@@ -1,6 +1,6 @@
 """One training step's gradients, with the tensor sizes of real models: one rank of one peer.
 
-    horovodrun -np 2 python -m benchmarks.gradients --peer rueda
+    horovodrun -np 2 python -m benchmarks.gradients --peer farandole
 
 Gradients come last layer first, all at once (no compute to overlap with). Ways: `each` submits every
 tensor by itself and waits for all; `shared` does that with gradients in memory that the ranks share;
@@ -77,7 +77,7 @@ def main() -> None:
             "each": (peer.many(named), gradients),
             "flat": (peer.blocking(single("allreduce", flat, "flat")), [flat]),
         }
-        if args.peer == "rueda":
+        if args.peer == "farandole":
             group = tuple(gradients)
             together = Work("grouped_allreduce", group, group, name="gradients")
             ways["group"] = (peer.blocking(together), gradients)

@@ -1,8 +1,8 @@
-"""Compare rueda with PyTorch's Gloo, Open MPI and the bare network on several simulated hosts, interleaved.
+"""Compare Farandole, PyTorch's Gloo, Open MPI and the bare network on several simulated hosts, interleaved.
 
     python -m benchmarks.hosts --hosts 2 --ranks-per-host 1 --rate 1gbit
     python -m benchmarks.hosts --hosts 2 --ranks-per-host 2 --rounds 5
-    python -m benchmarks.hosts --peers rueda rueda-off rueda-full --sizes 4 4096 1048576 67108864
+    python -m benchmarks.hosts --peers farandole farandole-off farandole-full --sizes 4 4096 1048576 67108864
 
 The hosts are network namespaces of this machine (`tests/hosts/`), with their own links; needs root. All of
 them share this machine's cores, so an unlimited link measures the CPU cost of the network more than anything
@@ -33,11 +33,11 @@ from horovod.bench.mpi_job import find_mpirun, mpirun_environment
 from horovod.bench.sizes import size_name
 
 SIZES = (4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
-PROTECTIONS = {"rueda-off": "off", "rueda-full": "full"}
-"""Peers that are rueda itself with this `HOROVOD_NETWORK_PROTECTION`."""
+PROTECTIONS = {"farandole-off": "off", "farandole-full": "full"}
+"""Peers that are farandole itself with this `HOROVOD_NETWORK_PROTECTION`."""
 TITLES = {
-    "rueda": "rueda",
-    **{peer: f"rueda, {level}" for peer, level in PROTECTIONS.items()},
+    "farandole": "farandole",
+    **{peer: f"farandole, {level}" for peer, level in PROTECTIONS.items()},
     "gloo": "PyTorch Gloo",
     "openmpi": "Open MPI",
     "wire": "bare TCP",
@@ -54,8 +54,8 @@ def launch(peer: str, hosts: SimulatedHosts, ranks_per_host: int, arguments: lis
     """
     size = len(hosts.names) * ranks_per_host
     work = [
-        sys.executable, "-m", "benchmarks.collectives", "--peer", "rueda" if peer in PROTECTIONS else peer,
-        "--json", str(lines), *arguments,
+        sys.executable, "-m", "benchmarks.collectives",
+        "--peer", "farandole" if peer in PROTECTIONS else peer, "--json", str(lines), *arguments,
     ]  # fmt: skip
     common = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     common |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0"}
@@ -118,7 +118,7 @@ def launch(peer: str, hosts: SimulatedHosts, ranks_per_host: int, arguments: lis
 
 
 def _settings() -> dict[str, str]:
-    """Settings of rueda that were given to this program, without their prefix."""
+    """Settings of farandole that were given to this program, without their prefix."""
     prefix = "HOROVOD_"
     return {name.removeprefix(prefix): value for name, value in os.environ.items() if name.startswith(prefix)}
 
@@ -128,7 +128,7 @@ def _python_path() -> str:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The report: one table per operation; rueda beside each peer."""
+    """The report: one table per operation; farandole beside each peer."""
     rows: list[dict[str, Any]] = results["rows"]
     names = [peer for peer in TITLES if any(row["peer"] == peer for row in rows)]
     text = [
@@ -138,31 +138,31 @@ def markdown(results: dict[str, Any]) -> str:
         "; ".join(f"{key} {value}" for key, value in results["machine"].items()) + ".",
         "",
         f"Peers ran interleaved in {results['rounds']} rounds on one machine; a cell is the median over",
-        "rounds (lowest…highest) of the median call, in µs. Last columns: time of the other / time of rueda.",
+        "rounds (lowest…highest) of the median call, in µs. Last columns: time of the other / of farandole.",
         "",
     ]
     for operation in dict.fromkeys(row["operation"] for row in rows):
         here = [row for row in rows if row["operation"] == operation]
-        others = [peer for peer in names if peer != "rueda" and any(row["peer"] == peer for row in here)]
+        others = [peer for peer in names if peer != "farandole" and any(row["peer"] == peer for row in here)]
         text += [f"## {operation}", ""]
         text.append(
-            "| | " + " | ".join(TITLES[peer] for peer in ["rueda", *others])
-            + " | " + " | ".join(f"{TITLES[peer]} / rueda" for peer in others) + " | path |"
+            "| | " + " | ".join(TITLES[peer] for peer in ["farandole", *others])
+            + " | " + " | ".join(f"{TITLES[peer]} / farandole" for peer in others) + " | path |"
         )  # fmt: skip
         text.append("|---|" + "---:|" * (1 + 2 * len(others)) + "---|")
         for size in sorted({row["bytes"] for row in here}):
             of = {
                 peer: [row for row in here if row["peer"] == peer and row["bytes"] == size] for peer in names
             }
-            own = [row["median_s"] for row in of["rueda"]]
+            own = [row["median_s"] for row in of["farandole"]]
             ratios = [
                 f"{statistics.median(row['median_s'] for row in of[peer]) / statistics.median(own):.2f}"
                 if of[peer] and own
                 else "–"
                 for peer in others
             ]
-            cells = [cell(of[peer], "median_s", 1e6) for peer in ["rueda", *others]]
-            path = of["rueda"][0]["path"] if of["rueda"] else ""
+            cells = [cell(of[peer], "median_s", 1e6) for peer in ["farandole", *others]]
+            path = of["farandole"][0]["path"] if of["farandole"] else ""
             text.append(f"| {size_name(size)} | " + " | ".join([*cells, *ratios, path]) + " |")
         text.append("")
     return "\n".join(text)

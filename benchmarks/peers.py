@@ -6,14 +6,14 @@ from collections.abc import Callable
 from benchmarks.wire import Wire
 
 from horovod.bench.mpi import MpiPeer
-from horovod.bench.peers import Gloo, Limit, Peer, Rueda
+from horovod.bench.peers import Farandole, Gloo, Limit, Peer
 
 __all__ = ["BETWEEN_HOSTS", "NAMES", "Peer", "create"]
 
-NAMES = ("rueda", "gloo", "openmpi", "limit")
+NAMES = ("farandole", "gloo", "openmpi", "limit")
 """On one host."""
 
-BETWEEN_HOSTS = ("rueda", "gloo", "openmpi", "wire")
+BETWEEN_HOSTS = ("farandole", "gloo", "openmpi", "wire")
 
 
 def create(name: str) -> Peer:
@@ -23,7 +23,7 @@ def create(name: str) -> Peer:
         ValueError: no such peer.
     """
     kinds: dict[str, Callable[[], Peer]] = {
-        "rueda": Rueda,
+        "farandole": Farandole,
         "gloo": Gloo,
         "openmpi": MpiPeer,
         "limit": lambda: Limit(Gloo()),

@@ -15,7 +15,7 @@ from horovod.bench.sizes import size_name
 from horovod.bench.timing import CALM_CPUS
 
 TITLES = {
-    "rueda": "rueda",
+    "farandole": "farandole",
     "gloo": "PyTorch Gloo",
     "openmpi": "Open MPI",
     "limit": "in-place pass by all ranks",
@@ -23,7 +23,7 @@ TITLES = {
 WAYS = {
     "copies": "independent copies",
     "meeting": "copies in step",
-    "rueda": "rueda",
+    "farandole": "farandole",
     "ddp": "DDP over Gloo",
     "ddp-views": "DDP, bucket views",
     "openmpi": "Open MPI, after backward",
@@ -134,7 +134,7 @@ def markdown(results: dict[str, Any]) -> str:
             if is_allreduce(row, size) and row["path"]
         }
         text += [
-            "Data path of rueda: " + ", ".join(f"{size_name(s)} {p}" for s, p in paths.items()) + ".",
+            "Data path of farandole: " + ", ".join(f"{size_name(s)} {p}" for s, p in paths.items()) + ".",
             "",
         ]
         cases = list(

@@ -1,4 +1,4 @@
-"""Compare rueda with PyTorch's Gloo and with Open MPI, side by side in one run: this is `make bench`.
+"""Compare farandole with PyTorch's Gloo and with Open MPI, side by side in one run: this is `make bench`.
 
 Peers run one after another in rounds, so that a machine that changes under the run changes for all of
 them. Before each launch the driver waits for a quiet moment. A figure is the median over rounds.
@@ -38,7 +38,7 @@ def launch(peer: str, program: str, ranks: int, lines: Path) -> None:
     tools = Path(sys.executable).parent
     work = [sys.executable, "-m", f"benchmarks.{program}", "--peer", peer, "--json", str(lines)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    if peer == "rueda":
+    if peer == "farandole":
         commands = [[str(tools / "horovodrun"), "-np", str(ranks), *work]]
     elif peer == "openmpi":
         commands = [[*mpirun_command(find_mpirun() or "mpirun", ranks), *work]]

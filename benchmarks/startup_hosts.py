@@ -5,7 +5,7 @@
 The hosts are network namespaces of this machine (`tests/hosts/`). All ranks, ssh clients and servers share
 its cores, so a figure is CPU time more than anything else. The program of the ranks imports no framework.
 Needs root. A phase ends when the last host or rank has ended it; authentication is what the handshakes of
-Rueda's own connections cost both sides, measured apart.
+Farandole's own connections cost both sides, measured apart.
 """
 
 import argparse

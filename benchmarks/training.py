@@ -1,6 +1,6 @@
 """Training of real networks: samples/s of all ranks, beside as many independent copies. One rank of one peer.
 
-    horovodrun -np 2 python -m benchmarks.training --peer rueda
+    horovodrun -np 2 python -m benchmarks.training --peer farandole
 
 Copies that never communicate are as fast as training on this machine can be. So each peer trains in turn with
 such copies, in the same processes, a fraction of a second each; its *share* is its samples/s divided by that
@@ -10,7 +10,7 @@ of the copies in the turn beside it. Every rank has a batch of its own (weak sca
 |---|---|
 | `copies` | nobody communicates |
 | `meeting` | copies that wait for each other before each step: the cost of going in step, without any data |
-| `rueda` | `DistributedOptimizer` |
+| `farandole` | `DistributedOptimizer` |
 | `ddp`, `ddp-views` | `DistributedDataParallel` over Gloo, also with `gradient_as_bucket_view` |
 | `openmpi` | after the backward pass, an allreduce for each gradient |
 
@@ -38,7 +38,7 @@ from horovod.bench.timing import CALM_CPUS
 from horovod.bench.work import single
 
 WAYS: dict[str, tuple[str, ...]] = {
-    "rueda": ("copies", "rueda"),
+    "farandole": ("copies", "farandole"),
     "gloo": ("copies", "ddp", "ddp-views"),
     "openmpi": ("copies", "openmpi"),
 }
@@ -58,7 +58,7 @@ class Trainer:
             self.module.parameters(), lr=0.01, momentum=0.9
         )
         self._between: Callable[[], object] | None = None
-        if way == "rueda":
+        if way == "farandole":
             import horovod.torch as hvd
 
             hvd.broadcast_parameters(self.module.state_dict(), root_rank=0)

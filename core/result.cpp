@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-namespace rueda {
+namespace farandole {
 
 std::string_view name_of(Code code) noexcept {
   constexpr std::array<std::string_view, 9> names{"invalid_argument", "duplicate", "mismatch",
@@ -40,4 +40,4 @@ Error Error::system(std::string_view what, int error_number) {
   return error;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -13,7 +13,7 @@
 
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 enum class Code : std::uint8_t {
   InvalidArgument,  ///< the caller's mistake, seen on this rank alone
@@ -95,4 +95,4 @@ class [[nodiscard]] Result<void> {
   std::unique_ptr<Error> error_;  // a pointer: success costs nothing on the hot path
 };
 
-}  // namespace rueda
+}  // namespace farandole

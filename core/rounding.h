@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace rueda {
+namespace farandole {
 
 /// How many parts of `unit` it takes to hold `amount`. `unit` is not 0.
 [[nodiscard]] constexpr std::size_t ceil_div(std::size_t amount, std::size_t unit) noexcept {
@@ -15,4 +15,4 @@ namespace rueda {
   return ceil_div(amount, unit) * unit;
 }
 
-}  // namespace rueda
+}  // namespace farandole

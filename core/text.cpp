@@ -1,6 +1,6 @@
 #include "text.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -70,4 +70,4 @@ std::string rank_on_host(Rank rank, std::span<const std::string> hosts) {
   return text;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The longest beginning of at most `room` bytes that does not end inside a UTF-8 character.
 [[nodiscard]] constexpr std::string_view utf8_prefix(std::string_view text,
@@ -29,4 +29,4 @@ namespace rueda {
 /// Appends `text` as a JSON string with its quotes. What is not UTF-8 becomes U+FFFD.
 void append_json(std::string& out, std::string_view text);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -1,6 +1,6 @@
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 std::string to_string(const Shape& shape) {
   std::string text = "[";
@@ -17,4 +17,4 @@ std::int64_t element_count(const Shape& shape) noexcept {
   return count;
 }
 
-}  // namespace rueda
+}  // namespace farandole

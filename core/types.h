@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace rueda {
+namespace farandole {
 
 /// Position of a process in the world, 0 … size-1.
 using Rank = std::int32_t;
@@ -151,4 +151,4 @@ using Shape = std::vector<std::int64_t>;
 [[nodiscard]] std::string to_string(const Shape& shape);
 [[nodiscard]] std::int64_t element_count(const Shape& shape) noexcept;
 
-}  // namespace rueda
+}  // namespace farandole

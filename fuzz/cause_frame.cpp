@@ -4,7 +4,7 @@
 
 #include "target.h"
 
-namespace rueda::fuzz {
+namespace farandole::fuzz {
 namespace {
 
 void run(std::span<const std::byte> input) {
@@ -34,4 +34,4 @@ std::vector<Bytes> seeds() {
 
 const Target kCauseFrame{"cause_frame", run, seeds};
 
-}  // namespace rueda::fuzz
+}  // namespace farandole::fuzz

@@ -1,5 +1,5 @@
-/// libFuzzer's entry for one target, the one that RUEDA_FUZZ_TARGET names; with `--seeds FOLDER` it
-/// writes the target's seeds there instead.
+/// libFuzzer's entry for one target, the one that FARANDOLE_FUZZ_TARGET names; with `--seeds
+/// FOLDER` it writes the target's seeds there instead.
 
 #include <cstring>
 #include <filesystem>
@@ -10,9 +10,9 @@
 
 namespace {
 
-const rueda::fuzz::Target& target() {
-  for (const auto& one : rueda::fuzz::targets()) {
-    if (one.name == RUEDA_FUZZ_TARGET) return one;
+const farandole::fuzz::Target& target() {
+  for (const auto& one : farandole::fuzz::targets()) {
+    if (one.name == FARANDOLE_FUZZ_TARGET) return one;
   }
   std::abort();
 }

@@ -5,14 +5,14 @@
 #include <array>
 #include <cstring>
 
-#if defined(__x86_64__) && defined(__linux__) && !defined(RUEDA_THREAD_SANITIZED)
-#define RUEDA_FUZZ_TRAPS 1
+#if defined(__x86_64__) && defined(__linux__) && !defined(FARANDOLE_THREAD_SANITIZED)
+#define FARANDOLE_FUZZ_TRAPS 1
 #include <ucontext.h>
 
 #include <csignal>
 #endif
 
-namespace rueda::fuzz {
+namespace farandole::fuzz {
 
 Pages::Pages(std::size_t bytes) {
   constexpr std::size_t kPage = 4096;
@@ -25,7 +25,7 @@ Pages::Pages(std::size_t bytes) {
 
 Pages::~Pages() { ::munmap(memory_.data(), memory_.size()); }
 
-#if RUEDA_FUZZ_TRAPS
+#if FARANDOLE_FUZZ_TRAPS
 
 namespace {
 
@@ -186,4 +186,4 @@ bool Meddler::works() noexcept { return false; }
 
 #endif
 
-}  // namespace rueda::fuzz
+}  // namespace farandole::fuzz

@@ -17,7 +17,7 @@
 
 #include "target.h"
 
-namespace rueda::fuzz {
+namespace farandole::fuzz {
 
 /// Whole pages, and what in them is worth changing: words of 32 bits that code decides by.
 struct Shared {
@@ -52,4 +52,4 @@ class Meddler {
   [[nodiscard]] static bool works() noexcept;
 };
 
-}  // namespace rueda::fuzz
+}  // namespace farandole::fuzz

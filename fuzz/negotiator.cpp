@@ -7,7 +7,7 @@
 
 #include "target.h"
 
-namespace rueda::fuzz {
+namespace farandole::fuzz {
 namespace {
 
 constexpr Rank kSize = 4;  // two groups of two: 0 is the coordinator, 2 a node with a child
@@ -236,4 +236,4 @@ std::vector<Bytes> seeds() {
 
 const Target kNegotiator{"negotiator", run, seeds};
 
-}  // namespace rueda::fuzz
+}  // namespace farandole::fuzz

@@ -9,7 +9,7 @@
 
 #include "target.h"
 
-namespace rueda::fuzz {
+namespace farandole::fuzz {
 namespace {
 
 constexpr std::size_t kMost = 2048;
@@ -100,4 +100,4 @@ std::vector<Bytes> seeds() {
 
 const Target kPeerLink{"peer_link", run, seeds};
 
-}  // namespace rueda::fuzz
+}  // namespace farandole::fuzz

@@ -12,7 +12,7 @@
 #include "meddler.h"
 #include "target.h"
 
-namespace rueda::fuzz {
+namespace farandole::fuzz {
 namespace {
 
 enum Step : std::uint8_t {
@@ -158,4 +158,4 @@ std::vector<Bytes> seeds() {
 
 const Target kProposals{"proposals", run, seeds};
 
-}  // namespace rueda::fuzz
+}  // namespace farandole::fuzz

@@ -14,7 +14,7 @@
 #include "transport/shm_cause.h"
 #include "transport/shm_channel.h"
 
-namespace rueda::fuzz {
+namespace farandole::fuzz {
 namespace {
 
 constexpr int kRanks = 2;
@@ -229,4 +229,4 @@ std::vector<Bytes> seeds() {
 
 const Target kSharedMemory{"shared_memory", run, seeds, 4};
 
-}  // namespace rueda::fuzz
+}  // namespace farandole::fuzz

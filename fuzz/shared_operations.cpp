@@ -12,7 +12,7 @@
 #include "meddler.h"
 #include "target.h"
 
-namespace rueda::fuzz {
+namespace farandole::fuzz {
 namespace {
 
 constexpr int kMost = 3;
@@ -353,4 +353,4 @@ std::vector<Bytes> seeds() {
 
 const Target kSharedOperations{"shared_operations", run, seeds, 4};
 
-}  // namespace rueda::fuzz
+}  // namespace farandole::fuzz

@@ -11,7 +11,7 @@
 #include "target.h"
 #include "transport/little_endian.h"
 
-namespace rueda::fuzz {
+namespace farandole::fuzz {
 namespace {
 
 /// The messages that are whole, and whether something impossible follows them.
@@ -98,4 +98,4 @@ std::vector<Bytes> seeds() {
 
 const Target kSocketChannel{"socket_channel", run, seeds};
 
-}  // namespace rueda::fuzz
+}  // namespace farandole::fuzz

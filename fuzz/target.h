@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace rueda::fuzz {
+namespace farandole::fuzz {
 
 using Bytes = std::vector<std::byte>;
 
@@ -72,4 +72,4 @@ extern const Target kSharedMemory;
 extern const Target kSharedOperations;
 extern const Target kProposals;
 
-}  // namespace rueda::fuzz
+}  // namespace farandole::fuzz

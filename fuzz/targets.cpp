@@ -2,7 +2,7 @@
 
 #include "target.h"
 
-namespace rueda::fuzz {
+namespace farandole::fuzz {
 
 std::span<const Target> targets() {
   static const std::array all{kWire,     kNegotiator,   kCauseFrame,       kSocketChannel,
@@ -10,4 +10,4 @@ std::span<const Target> targets() {
   return all;
 }
 
-}  // namespace rueda::fuzz
+}  // namespace farandole::fuzz

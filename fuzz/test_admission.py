@@ -155,7 +155,7 @@ who = st.integers(0, 1 << 16)
 steps = st.one_of(
     st.tuples(st.just("come"), st.sampled_from([1, 2, 3] * 4 + [MOST_STRANGERS])),
     st.tuples(st.just("say"), who, st.binary(max_size=150)),
-    st.tuples(st.just("say"), who, st.binary(max_size=60).map(lambda rest: b"rueda\x00\x00\x03" + rest)),
+    st.tuples(st.just("say"), who, st.binary(max_size=60).map(lambda rest: b"faran\x00\x00\x03" + rest)),
     st.tuples(
         st.just("hello"),
         who,
@@ -220,7 +220,7 @@ def play(scene: Scene, step: tuple, left: list[Purpose]) -> None:  # type: ignor
 def test_who_is_expected_gets_in(family: int, script: list[tuple]) -> None:  # type: ignore[type-arg]
     with Conversations() as talks, socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.bind(
-            f"\0rueda-fuzz-{secrets.token_hex(8)}" if family == socket.AF_UNIX else ("127.0.0.1", 0)
+            f"\0farandole-fuzz-{secrets.token_hex(8)}" if family == socket.AF_UNIX else ("127.0.0.1", 0)
         )
         listener.listen(64)
         listener.setblocking(False)

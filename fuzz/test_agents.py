@@ -62,7 +62,7 @@ BANNERS = [
     b"Last login: now\n\n",
     b"\x1b]0;title\x07",
     b"\r\n",
-    b"\nrueda",
+    b"\nfarandole",
     MARK[:-1],
     MARK[1:],
     b"\xff" * 3000,

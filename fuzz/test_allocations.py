@@ -19,7 +19,7 @@ from horovod.launch.placement.allocations import find_allocation
 from horovod.launch.placement.hosts import MOST_HOSTS, MOST_SLOTS, Allocated
 from horovod.launch.placement.lsf import lsf_allocation, node_shape
 
-FILE = Path(tempfile.gettempdir()) / "rueda-fuzz-hosts"
+FILE = Path(tempfile.gettempdir()) / "farandole-fuzz-hosts"
 counts = st.integers(0, 9).map(str) | digits | st.sampled_from(["-1", "1e3", "", "٣", "1_0"])
 entries = st.tuples(names, counts).map(" ".join)
 repeated = st.lists(

@@ -18,7 +18,7 @@ from horovod.bootstrap.routes import Route
 from horovod.errors import RendezvousError
 
 CARD = {"at": [["127.0.0.1", 4711], ["fd00::1", 4711]], "job": "0123456789abcdef", "check": "ab" * 16}
-HERE = {**CARD, "at": [["@rueda-0123456789abcdef", 0]]}
+HERE = {**CARD, "at": [["@farandole-0123456789abcdef", 0]]}
 contents = st.one_of(
     changed(CARD).map(json.dumps),
     changed(HERE).map(json.dumps),

@@ -25,7 +25,7 @@ from horovod.launch.external.messages import Arrival, Place, Report, ranks_in, s
 from horovod.launch.external.store_bytes import fetch
 from horovod.launch.placement.hosts import Slot
 
-MAGIC = b"rueda\x00\x05\x02"
+MAGIC = b"faran\x00\x05\x02"
 VALUES: list[Any] = [
     [1, 2.5, None, True, "x", 1 << 70, 1j, b"ab", bytearray(b"c"), (1, {"k": [2]})],
     {"a": np.arange(6.0).reshape(2, 3), "b": np.float32(2), "c": np.array(["2020-01-01"], "M8[D]")},

@@ -6,10 +6,10 @@
 
 #include "target.h"
 
-namespace rueda::fuzz {
+namespace farandole::fuzz {
 namespace {
 
-using namespace rueda::wire;
+using namespace farandole::wire;
 
 /// Says again what was read. Nodes do that with what comes from below.
 void write(Writer& writer, const Entry& entry) {
@@ -123,4 +123,4 @@ std::vector<Bytes> seeds() {
 
 const Target kWire{"wire", run, seeds};
 
-}  // namespace rueda::fuzz
+}  // namespace farandole::fuzz

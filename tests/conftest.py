@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 LEAN = str(Path(__file__).parent / "lean")
-if "RUEDA_FULL_MATRIX" not in os.environ and LEAN not in sys.path:
+if "FARANDOLE_FULL_MATRIX" not in os.environ and LEAN not in sys.path:
     # For this process, too: it has begun without.
     sys.path.append(LEAN)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), LEAN]))
@@ -45,7 +45,7 @@ for number, usual in (
 @pytest.fixture
 def whole_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that are started end as those of users do (`tests/lean`)."""
-    monkeypatch.setenv("RUEDA_WHOLE_END", "1")
+    monkeypatch.setenv("FARANDOLE_WHOLE_END", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,7 +13,7 @@ set -eu
 
 suite=${1:?which Debian: bookworm or trixie}
 commands=${2:-make demo}
-folder=${FOLDER:-/var/tmp/rueda-bare}
+folder=${FOLDER:-/var/tmp/farandole-bare}
 sources=$(cd "$(dirname "$0")/.." && pwd)
 # What the README asks for, and git, which brought the sources.
 packages=g++,python3-venv,python3-dev,make,ca-certificates,git
@@ -29,7 +29,7 @@ fi
 rm -rf "${folder:?}/$suite"
 tar --extract --file "$folder/$suite.tar" --directory "$folder"
 root=$folder/$suite
-git clone --quiet --no-hardlinks "$sources" "$root/srv/rueda"
+git clone --quiet --no-hardlinks "$sources" "$root/srv/farandole"
 cp /etc/resolv.conf "$root/etc/resolv.conf"
 echo "127.0.0.1 localhost" >"$root/etc/hosts"  # which an installation has, and a folder of packages has not
 
@@ -58,5 +58,5 @@ unshare --mount --pid --fork --kill-child sh -eu -c '
   umount --lazy /.outside
   home=~root  # ssh looks there, whatever HOME says
   exec env -i HOME="$home" PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 $given \
-    sh -c "cd /srv/rueda && $commands"'
+    sh -c "cd /srv/farandole && $commands"'
 echo "$suite: \"$commands\" succeeded in $(($(date +%s) - began)) s"

@@ -21,7 +21,7 @@
 
 #include "engine/control/negotiator.h"
 
-namespace rueda::scaling {
+namespace farandole::scaling {
 
 /// Microseconds, and bytes per microsecond.
 struct Network {
@@ -294,4 +294,4 @@ inline std::vector<std::string> tensor_names(int count) {
   return names;
 }
 
-}  // namespace rueda::scaling
+}  // namespace farandole::scaling

@@ -70,7 +70,7 @@ def identity(rank: int, size: int) -> dict[str, Any]:
         "connect_all": 128,
         "protection": "integrity",
         "missing_cipher": "",
-        "unix": f"rueda-{os.urandom(16).hex()}",
+        "unix": f"farandole-{os.urandom(16).hex()}",
         "process_sets": [],
         "operations": "",
         "cores": hex((1 << 64) - 1),

@@ -22,7 +22,7 @@
 #include "control_plane.h"
 #include "transport/socket_channel.h"
 
-namespace rueda::scaling {
+namespace farandole::scaling {
 namespace {
 
 double seconds() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
@@ -186,10 +186,10 @@ int probe(const char* address, int port) {
 }
 
 }  // namespace
-}  // namespace rueda::scaling
+}  // namespace farandole::scaling
 
 int main(int count, char** words) {
-  using namespace rueda::scaling;
+  using namespace farandole::scaling;
   const std::string what = count > 1 ? words[1] : "";
   if (what == "simulate" && count >= 5) {
     Network network;

@@ -11,7 +11,7 @@
 #include "backends/buffers/staging.h"
 #include "backends/failed_operation.h"
 
-namespace rueda {
+namespace farandole {
 
 Backend::Backend(Members members)
     : members_(std::move(members)),
@@ -116,4 +116,4 @@ std::unique_ptr<Operation> Backend::start(Verb verb) {
 
 std::unique_ptr<Operation> Backend::meet() { return dissemination_barrier(*this); }
 
-}  // namespace rueda
+}  // namespace farandole

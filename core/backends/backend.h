@@ -25,7 +25,7 @@
 #include "transport/operation_tag.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// One tensor of a fused reduction. in == out for in-place; otherwise they do not overlap.
 /// Zero elements are legal, with any pointers.
@@ -156,4 +156,4 @@ class Backend {
   std::unique_ptr<Staging> staging_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

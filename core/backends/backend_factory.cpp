@@ -5,7 +5,7 @@
 
 #include "backends/shm/pipes.h"
 
-namespace rueda {
+namespace farandole {
 
 BackendFactory::BackendFactory(Rank self, std::vector<std::vector<Rank>> groups, ShmHost host,
                                std::shared_ptr<Mesh> mesh)
@@ -53,4 +53,4 @@ Result<std::unique_ptr<Backend>> BackendFactory::open(std::span<const Rank> rank
   return open_backend(std::move(members), is_cut_off(channel) ? kNoChannel : channel, resources_);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 
 #include "backends/registry.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Used by the holder of the progress lock only, except for members(), which reads nothing that
 /// changes after the constructor.
@@ -48,4 +48,4 @@ class BackendFactory {
   std::size_t segment_limit_ = std::numeric_limits<std::size_t>::max();
 };
 
-}  // namespace rueda
+}  // namespace farandole

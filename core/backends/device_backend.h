@@ -6,7 +6,7 @@
 #include "backends/backend.h"
 #include "devices/engine_device.h"
 
-namespace rueda {
+namespace farandole {
 
 class DeviceBackend : public Backend {
  public:
@@ -26,4 +26,4 @@ class DeviceBackend : public Backend {
   virtual void abort() noexcept {}
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "backends/operation.h"
 #include "devices/engine_device.h"
 
-namespace rueda {
+namespace farandole {
 
 class DeviceWait {
  public:
@@ -63,4 +63,4 @@ class DeviceWait {
   std::optional<TimePoint> slice_;  // since the operation has gone on
 };
 
-}  // namespace rueda
+}  // namespace farandole

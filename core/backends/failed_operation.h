@@ -7,7 +7,7 @@
 
 #include "backends/operation.h"
 
-namespace rueda {
+namespace farandole {
 
 class FailedOperation final : public Operation {
  public:
@@ -27,4 +27,4 @@ class FailedOperation final : public Operation {
   return std::make_unique<FailedOperation>(std::move(error));
 }
 
-}  // namespace rueda
+}  // namespace farandole

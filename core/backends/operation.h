@@ -8,7 +8,7 @@
 
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 enum class Step : std::uint8_t {
   Blocked,   ///< nothing could be done: a peer has to move first
@@ -34,4 +34,4 @@ class Operation {
   [[nodiscard]] virtual std::vector<Rank> waiting_for() const { return {}; }
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -12,7 +12,7 @@
 #include "backends/shm/shm.h"
 #include "backends/tcp/tcp.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// The first row whose condition holds is taken. The last one serves every set.
@@ -41,4 +41,4 @@ Result<std::unique_ptr<Backend>> open_backend(Members members, int channel,
   return backend_for(set).open(std::move(members), channel, resources);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 #include "backends/resources.h"
 #include "transport/shm_layout.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The facts about a set on which the choice of its backend depends. Equal on every member.
 struct SetTraits {
@@ -35,4 +35,4 @@ struct BackendRow {
 [[nodiscard]] Result<std::unique_ptr<Backend>> open_backend(Members members, int channel,
                                                             const Resources& resources);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -13,7 +13,7 @@
 #include "transport/shm_segment.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// A rank of this host: its segment, how to wake it, and its memory if it may be read.
 struct ShmMember {
@@ -46,4 +46,4 @@ struct Resources {
   OpenForeign foreign;              ///< empty: no backend in Python
 };
 
-}  // namespace rueda
+}  // namespace farandole

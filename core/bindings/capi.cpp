@@ -7,7 +7,7 @@
 #include "collectives/registry.h"
 #include "engine/engine.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -18,7 +18,7 @@ struct Refusal {
 };
 
 /// The first number of `submission` that stands for nothing; empty if there is none.
-std::string nonsense_in(const RuedaSubmission& submission) {
+std::string nonsense_in(const FarandoleSubmission& submission) {
   using bindings::is_below;
   using bindings::kMostDimensions;
   using bindings::means_nothing;
@@ -33,7 +33,7 @@ std::string nonsense_in(const RuedaSubmission& submission) {
     return means_nothing("a count of tensors of", submission.count);
   }
   for (std::int32_t i = 0; i < submission.count; ++i) {
-    const RuedaTensor& tensor = submission.tensors[i];
+    const FarandoleTensor& tensor = submission.tensors[i];
     if (!is_below(kDTypes, tensor.dtype)) return means_nothing("dtype", tensor.dtype);
     if (!is_below(kDevices, tensor.device)) return means_nothing("device", tensor.device);
     if (!is_below(kMostDimensions + 1, tensor.dims)) {
@@ -48,7 +48,7 @@ std::string nonsense_in(const RuedaSubmission& submission) {
 }
 
 /// `outcome` gets the reason; its texts live until the next refusal on this thread.
-std::int32_t refuse(const Error& error, RuedaOutcome* outcome) {
+std::int32_t refuse(const Error& error, FarandoleOutcome* outcome) {
   thread_local Refusal refusal;
   refusal.code = name_of(error.code);
   refusal.message = error.what();
@@ -61,7 +61,7 @@ std::int32_t refuse(const Error& error, RuedaOutcome* outcome) {
 }
 
 /// Into `mine`, whose memory is used again.
-void read(const RuedaSubmission& submission, Submission& mine) {
+void read(const FarandoleSubmission& submission, Submission& mine) {
   mine.kind = static_cast<Kind>(submission.kind);
   mine.op = static_cast<ReduceOp>(submission.op);
   mine.name.assign(submission.name != nullptr ? submission.name : "");
@@ -74,7 +74,7 @@ void read(const RuedaSubmission& submission, Submission& mine) {
   mine.call = 0;
   mine.tensors.resize(static_cast<std::size_t>(submission.count));
   for (std::size_t i = 0; i < mine.tensors.size(); ++i) {
-    const RuedaTensor& tensor = submission.tensors[i];
+    const FarandoleTensor& tensor = submission.tensors[i];
     Tensor& to = mine.tensors[i];
     to.in = static_cast<const std::byte*>(tensor.in);
     to.out = static_cast<std::byte*>(tensor.out);
@@ -97,11 +97,11 @@ void read(const RuedaSubmission& submission, Submission& mine) {
     };
   }
   mine.on_done = [done = submission.done, context = submission.context](const Work& work) {
-    RuedaOutcome end{.code = nullptr,
-                     .message = nullptr,
-                     .rank = -1,
-                     .value = work.value.value_or(0),
-                     .in_use = work.in_use ? 1 : 0};
+    FarandoleOutcome end{.code = nullptr,
+                         .message = nullptr,
+                         .rank = -1,
+                         .value = work.value.value_or(0),
+                         .in_use = work.in_use ? 1 : 0};
     std::string code;
     std::string message;
     if (work.error) {
@@ -115,7 +115,8 @@ void read(const RuedaSubmission& submission, Submission& mine) {
   };
 }
 
-std::int32_t submit(void* engine, const RuedaSubmission* submission, RuedaOutcome* outcome) {
+std::int32_t submit(void* engine, const FarandoleSubmission* submission,
+                    FarandoleOutcome* outcome) {
   if (auto wrong = nonsense_in(*submission); !wrong.empty()) {
     return refuse({.code = Code::InvalidArgument, .message = std::move(wrong)}, outcome);
   }
@@ -144,13 +145,13 @@ std::int32_t process_set(void* engine, std::int32_t number, std::int32_t* size,
   return 0;
 }
 
-constexpr RuedaApi kApi{.version = kApiVersion,
-                        .bytes = sizeof(RuedaApi),
-                        .submit = submit,
-                        .process_set = process_set};
+constexpr FarandoleApi kApi{.version = kApiVersion,
+                            .bytes = sizeof(FarandoleApi),
+                            .submit = submit,
+                            .process_set = process_set};
 
 }  // namespace
 
-const RuedaApi* capi_table() noexcept { return &kApi; }
+const FarandoleApi* capi_table() noexcept { return &kApi; }
 
-}  // namespace rueda
+}  // namespace farandole

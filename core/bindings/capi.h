@@ -7,14 +7,14 @@
 
 extern "C" {
 
-/// One tensor, as rueda::Tensor. Memory is contiguous, and stays valid until the callback.
-struct RuedaTensor {
+/// One tensor, as farandole::Tensor. Memory is contiguous, and stays valid until the callback.
+struct FarandoleTensor {
   const void* in;
   void* out;           ///< null: `allocate` is asked
-  std::int32_t dtype;  ///< numbers of rueda::DType
+  std::int32_t dtype;  ///< numbers of farandole::DType
   std::int32_t dims;
   const std::int64_t* shape;
-  std::int32_t device;        ///< numbers of rueda::Device; 0: host memory
+  std::int32_t device;        ///< numbers of farandole::Device; 0: host memory
   std::int32_t device_index;  ///< among those of its kind
   void* stream;               ///< of the device; null: none
   /// Alltoall: rows for each member of the set, `members` numbers; null: equally many.
@@ -25,7 +25,7 @@ struct RuedaTensor {
 };
 
 /// How an operation ended: code null on success. Texts are valid during the call only.
-struct RuedaOutcome {
+struct FarandoleOutcome {
   const char* code;
   const char* message;
   std::int32_t rank;
@@ -35,34 +35,35 @@ struct RuedaOutcome {
   std::int32_t in_use;
 };
 
-/// As rueda::Submission.
-struct RuedaSubmission {
-  std::int32_t kind;  ///< numbers of rueda::Kind
-  std::int32_t op;    ///< numbers of rueda::ReduceOp
+/// As farandole::Submission.
+struct FarandoleSubmission {
+  std::int32_t kind;  ///< numbers of farandole::Kind
+  std::int32_t op;    ///< numbers of farandole::ReduceOp
   const char* name;   ///< null: by handle number
   double prescale;
   double postscale;
   std::int32_t root;
   std::int32_t process_set;
-  std::int32_t mode;     ///< rueda::Mode::Callback; there is no other way to learn of the end
+  std::int32_t mode;     ///< farandole::Mode::Callback; there is no other way to learn of the end
   std::int32_t grouped;  ///< not 0: a group, also of one tensor
   std::int32_t count;    ///< tensors; 0 for a kind that has none
-  const RuedaTensor* tensors;
+  const FarandoleTensor* tensors;
   /// Memory for the result of tensor `index`, which stays valid until the callback; null: there is
   /// none. On any thread, before done(); must not block. Null: no tensor lacks `out`.
   void* (*allocate)(void* context, std::int32_t index, const std::int64_t* shape,
                     std::int32_t dims);
   /// Completion, on a thread of the engine; may submit. Called once if submit() returned kUnderWay.
-  void (*done)(void* context, const RuedaOutcome* outcome);
+  void (*done)(void* context, const FarandoleOutcome* outcome);
   void* context;
 };
 
-struct RuedaApi {
+struct FarandoleApi {
   std::uint32_t version;  ///< of this struct; entries are only ever added at the end
   std::uint32_t bytes;
   /// kUnderWay: done() is called at the end. kOver: that was all, and done() is not called.
   /// kRefused: `*outcome` says why, and done() is not called.
-  std::int32_t (*submit)(void* engine, const RuedaSubmission* submission, RuedaOutcome* outcome);
+  std::int32_t (*submit)(void* engine, const FarandoleSubmission* submission,
+                         FarandoleOutcome* outcome);
   /// Number of members of a process set, and the place of this rank among them, -1 if it is none.
   /// 0: the set exists.
   std::int32_t (*process_set)(void* engine, std::int32_t number, std::int32_t* size,
@@ -70,11 +71,11 @@ struct RuedaApi {
 };
 }
 
-namespace rueda {
+namespace farandole {
 inline constexpr std::uint32_t kApiVersion = 5;
 inline constexpr std::int32_t kUnderWay = 0;
 inline constexpr std::int32_t kRefused = 1;
 inline constexpr std::int32_t kOver = 2;
 /// Immutable, lives as long as the process.
-[[nodiscard]] const RuedaApi* capi_table() noexcept;
-}  // namespace rueda
+[[nodiscard]] const FarandoleApi* capi_table() noexcept;
+}  // namespace farandole

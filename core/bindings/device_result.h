@@ -11,7 +11,7 @@
 #include "bindings/translation.h"
 #include "engine/execution/work.h"
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 class DeviceResult {
  public:
@@ -51,4 +51,4 @@ class DeviceResult {
   Output output_;
 };
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

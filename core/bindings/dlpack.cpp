@@ -7,7 +7,7 @@
 
 namespace nb = nanobind;
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 namespace {
 
@@ -151,4 +151,4 @@ nb::object read(nb::handle capsule, const std::function<nb::object(VersionedMemo
   }
 }
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

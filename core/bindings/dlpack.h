@@ -13,7 +13,7 @@
 
 #include "engine/execution/work.h"
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 /// Memory with its owner, as DLPack 1.0 and later say it: the reader calls `deleter` once, from any
 /// thread, without the interpreter lock.
@@ -40,4 +40,4 @@ struct VersionedMemory {
 /// What `dtype` is called here. None: it is none of those that can be reduced.
 [[nodiscard]] std::optional<DType> ordinary_dtype(const nanobind::dlpack::dtype& dtype);
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

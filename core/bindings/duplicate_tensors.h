@@ -8,7 +8,7 @@
 #include "collectives/registry.h"
 #include "engine/engine.h"
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 /// What comes of results that overlap depends on which is written first, so they are refused. One
 /// tensor may come twice, as tied weights do: it gets the result of its first place, and the later
@@ -54,4 +54,4 @@ inline Result<std::vector<HostBuffer>> separate_duplicates(Submission& submissio
   return copies;
 }
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

@@ -27,7 +27,7 @@
 #include "bindings/translation.h"
 #include "engine/engine.h"
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 namespace nb = nanobind;
 
@@ -78,34 +78,34 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   void own_segment(int memfd, int engine_bell, int waiter_bell) {
-    rueda::Fd engine_fd(engine_bell);
-    rueda::Fd waiter_fd(waiter_bell);
+    farandole::Fd engine_fd(engine_bell);
+    farandole::Fd waiter_fd(waiter_bell);
     const Call call(*this);
     engine_->peers().own_segment(map(memfd), std::move(engine_fd), std::move(waiter_fd));
   }
 
-  void add_local_peer(rueda::Rank rank, int memfd, int engine_bell, int waiter_bell, int pidfd,
+  void add_local_peer(farandole::Rank rank, int memfd, int engine_bell, int waiter_bell, int pidfd,
                       int liveness) {
-    rueda::Fd engine_fd(engine_bell);
-    rueda::Fd waiter_fd(waiter_bell);
-    rueda::Fd pid(pidfd);
-    rueda::Fd live(liveness);
+    farandole::Fd engine_fd(engine_bell);
+    farandole::Fd waiter_fd(waiter_bell);
+    farandole::Fd pid(pidfd);
+    farandole::Fd live(liveness);
     const Call call(*this);
     engine_->peers().add_local_peer(rank, map(memfd), std::move(engine_fd), std::move(waiter_fd),
                                     std::move(pid), std::move(live));
   }
 
-  void add_network_peer(rueda::Rank rank, int control, const std::vector<int>& data, int protection,
-                        const std::vector<nb::bytes>& keys) {
-    rueda::Fd control_fd(control);
-    std::vector<rueda::Fd> streams(data.begin(), data.end());
+  void add_network_peer(farandole::Rank rank, int control, const std::vector<int>& data,
+                        int protection, const std::vector<nb::bytes>& keys) {
+    farandole::Fd control_fd(control);
+    std::vector<farandole::Fd> streams(data.begin(), data.end());
     auto seals = seals_of(protection, keys, 1 + data.size());
     const Call call(*this);
     engine_->peers().add_network_peer(rank, std::move(control_fd), std::move(streams),
                                       std::move(seals));
   }
 
-  void add_absent_peer(rueda::Rank rank, int streams) {
+  void add_absent_peer(farandole::Rank rank, int streams) {
     const Call call(*this);
     engine_->peers().add_absent_peer(rank, streams);
   }
@@ -115,24 +115,25 @@ class Engine {
     return engine_->wanted_bell();
   }
 
-  std::vector<rueda::Rank> wanted_connections() {
+  std::vector<farandole::Rank> wanted_connections() {
     const Call call(*this);
     return engine_->wanted_connections();
   }
 
-  void add_connections(rueda::Rank rank, const std::vector<int>& data, int protection,
+  void add_connections(farandole::Rank rank, const std::vector<int>& data, int protection,
                        const std::vector<nb::bytes>& keys) {
-    std::vector<rueda::Fd> streams(data.begin(), data.end());
+    std::vector<farandole::Fd> streams(data.begin(), data.end());
     auto seals = seals_of(protection, keys, data.size());
     const Call call(*this);
     engine_->bring({.rank = rank, .streams = std::move(streams), .keys = std::move(seals)});
   }
 
-  void refuse_connections(rueda::Rank rank, std::string reason) {
+  void refuse_connections(farandole::Rank rank, std::string reason) {
     const Call call(*this);
-    engine_->bring({.rank = rank,
-                    .failure = rueda::Error{
-                        .code = rueda::Code::Backend, .message = std::move(reason), .peer = rank}});
+    engine_->bring(
+        {.rank = rank,
+         .failure = farandole::Error{
+             .code = farandole::Code::Backend, .message = std::move(reason), .peer = rank}});
   }
 
   void cover(int descriptor) {
@@ -147,13 +148,13 @@ class Engine {
 
   void use_backend(const nb::object& type, std::string name) {
     const Call call(*this);
-    engine_->use(rueda::bindings::python_backend(type, std::move(name)));
+    engine_->use(farandole::bindings::python_backend(type, std::move(name)));
   }
 
   void watch_threads(nb::object only_these) { only_these_ = std::move(only_these); }
 
-  void open() { without_gil(&rueda::Engine::open); }
-  void start() { without_gil(&rueda::Engine::start); }
+  void open() { without_gil(&farandole::Engine::open); }
+  void start() { without_gil(&farandole::Engine::start); }
 
   /// The handle. In blocking mode the list of results, 0 if there is nothing to take, or the handle
   /// of results on devices: whoever takes them says in which streams.
@@ -164,7 +165,7 @@ class Engine {
       clear_abandoned();
     }
     // Keeps its memory from call to call.
-    thread_local rueda::Submission submission;
+    thread_local farandole::Submission submission;
     submission.kind = enumerator<Kind>("kind", kind, kKinds);
     read_name(name, submission.name);
     read_tensors(tensors, submission);
@@ -179,39 +180,39 @@ class Engine {
     if (submission.mode == Mode::Blocking) return run(submission, owners);
     return nb::steal(PyLong_FromLongLong(submit(submission, owners)));
   }
-  rueda::Handle add_process_set(std::vector<rueda::Rank> ranks) {
-    rueda::Submission addition{.kind = Kind::AddProcessSet, .ranks = std::move(ranks)};
+  farandole::Handle add_process_set(std::vector<farandole::Rank> ranks) {
+    farandole::Submission addition{.kind = Kind::AddProcessSet, .ranks = std::move(ranks)};
     return submit(addition, nb::none());
   }
-  rueda::Handle remove_process_set(std::int32_t process_set) {
-    rueda::Submission removal{.kind = Kind::RemoveProcessSet, .root = process_set};
+  farandole::Handle remove_process_set(std::int32_t process_set) {
+    farandole::Submission removal{.kind = Kind::RemoveProcessSet, .root = process_set};
     return submit(removal, nb::none());
   }
-  std::map<std::int32_t, std::vector<rueda::Rank>> process_sets() {
+  std::map<std::int32_t, std::vector<farandole::Rank>> process_sets() {
     const Call call(*this);
     return engine_->process_sets();
   }
 
   nb::object empty(int dtype, const nb::tuple& extents, bool shared) {
     const Call call(*this);
-    rueda::Output made{
+    farandole::Output made{
         .buffer = {}, .shape = to_shape(extents), .dtype = static_cast<DType>(dtype)};
-    const std::size_t bytes =
-        static_cast<std::size_t>(rueda::element_count(made.shape)) * rueda::size_of(made.dtype);
+    const std::size_t bytes = static_cast<std::size_t>(farandole::element_count(made.shape)) *
+                              farandole::size_of(made.dtype);
     made.buffer = shared ? engine_->shared_memory(bytes) : engine_->memory(bytes);
     if (made.buffer.data() == nullptr) throw std::bad_alloc();
     return to_dlpack(made);
   }
 
   /// What the caller does from now on comes after the operation: in the stream, or at all.
-  void follow(const rueda::Work& work, nb::handle stream_of) {
-    for (const rueda::DeviceEnd& end : work.ends) {
-      rueda::Result<void> ordered;
+  void follow(const farandole::Work& work, nb::handle stream_of) {
+    for (const farandole::DeviceEnd& end : work.ends) {
+      farandole::Result<void> ordered;
       if (stream_of.is_none() || end.on_host) {
         const Unlocked unlocked;
         ordered = end.point->wait();
       } else {
-        const rueda::DeviceContext& device = end.device->context();
+        const farandole::DeviceContext& device = end.device->context();
         const nb::object stream = stream_of(device.index());
         if (stream.is_none()) continue;  // its own has been made to wait already
         ordered =
@@ -221,7 +222,7 @@ class Engine {
     }
   }
 
-  bool poll(rueda::Handle handle) {
+  bool poll(farandole::Handle handle) {
     if (outlived_.contains(handle)) return true;
     const Call call(*this);
     std::optional<bool> done;
@@ -235,7 +236,7 @@ class Engine {
 
   /// `stream_of`: gives the stream of a device that what follows goes into; None: waits on the
   /// host.
-  nb::object wait(rueda::Handle handle, nb::handle stream_of) {
+  nb::object wait(farandole::Handle handle, nb::handle stream_of) {
     if (const auto outlived = outlived_.extract(handle)) raise(outlived.mapped(), hosts_);
     const Call call(*this);
     const auto work = finish(handle);
@@ -250,9 +251,9 @@ class Engine {
   }
 
   /// The tensors of which no rank has brought anything: their handle, and the place in its group.
-  nb::list wait_all(const std::vector<rueda::Handle>& handles, nb::handle stream_of) {
-    std::optional<rueda::Error> first;
-    for (const rueda::Handle handle : handles) {
+  nb::list wait_all(const std::vector<farandole::Handle>& handles, nb::handle stream_of) {
+    std::optional<farandole::Error> first;
+    for (const farandole::Handle handle : handles) {
       const auto outlived = outlived_.extract(handle);
       if (outlived && !first) first = outlived.mapped();
     }
@@ -263,9 +264,9 @@ class Engine {
       engine_->mark_all_waited();
     }
     // All end before any error is raised: the caller may let go of their memory then.
-    std::optional<rueda::Handle> missing;
+    std::optional<farandole::Handle> missing;
     nb::list absent;
-    for (const rueda::Handle handle : handles) {
+    for (const farandole::Handle handle : handles) {
       const auto work = finish(handle);
       if (work) kept_.release(handle);
       if (!work && !missing) missing = handle;
@@ -281,7 +282,7 @@ class Engine {
   }
 
   void shutdown(bool script_over, const std::string& failure) {
-    using rueda::wire::Departure;
+    using farandole::wire::Departure;
     Departure why{.reason = script_over ? Departure::Reason::ScriptOver : Departure::Reason::Asked};
     if (!failure.empty()) why = {.reason = Departure::Reason::Failed, .text = failure};
     if (engine_ == nullptr) return;
@@ -299,9 +300,9 @@ class Engine {
   /// engine's threads would run on while the process is taken down.
   void release(double patience_s) {
     released_ = true;
-    const auto until = rueda::Clock::now() + std::chrono::duration<double>(patience_s);
+    const auto until = farandole::Clock::now() + std::chrono::duration<double>(patience_s);
     const auto in_child = [this] { return engine_ != nullptr && engine_->in_child(); };
-    while (calls_ > 0 && !in_child() && rueda::Clock::now() < until) {
+    while (calls_ > 0 && !in_child() && farandole::Clock::now() < until) {
       const Unlocked unlocked;
       std::this_thread::sleep_for(kComingBack);
     }
@@ -333,22 +334,22 @@ class Engine {
   }
 
   /// Address of the table that framework glue is bound to; valid until release().
-  std::uintptr_t capi() { return reinterpret_cast<std::uintptr_t>(rueda::capi_table()); }
+  std::uintptr_t capi() { return reinterpret_cast<std::uintptr_t>(farandole::capi_table()); }
   std::uintptr_t address() {
     const Call call(*this);
     return reinterpret_cast<std::uintptr_t>(engine_.get());
   }
 
  private:
-  explicit Engine(rueda::EngineOptions options)
-      : hosts_(options.hosts), engine_(std::make_unique<rueda::Engine>(std::move(options))) {}
+  explicit Engine(farandole::EngineOptions options)
+      : hosts_(options.hosts), engine_(std::make_unique<farandole::Engine>(std::move(options))) {}
 
-  static rueda::Error ended_error() {
-    return {.code = rueda::Code::Shutdown, .message = "Horovod has been shut down"};
+  static farandole::Error ended_error() {
+    return {.code = farandole::Code::Shutdown, .message = "Horovod has been shut down"};
   }
 
   /// What Python owns and the engine does not need any more.
-  void settle(const rueda::Engine& engine) {
+  void settle(const farandole::Engine& engine) {
     if (engine.left_behind()) {
       kept_.give_up();
     } else {
@@ -367,7 +368,7 @@ class Engine {
     settle(*engine);
     failure_ = engine->failure();
     for (const auto& work : engine->abandon_all()) {
-      rueda::Error error = ended_error();
+      farandole::Error error = ended_error();
       error.message += " before anybody waited for " + work->name;
       outlived_.emplace(work->handle, work->error.value_or(std::move(error)));
     }
@@ -375,13 +376,13 @@ class Engine {
     engine.reset();
   }
 
-  static std::string unknown(rueda::Handle handle) {
+  static std::string unknown(farandole::Handle handle) {
     return "handle " + std::to_string(handle) + " was not created or has been consumed";
   }
 
-  void without_gil(rueda::Result<void> (rueda::Engine::*step)()) {
+  void without_gil(farandole::Result<void> (farandole::Engine::*step)()) {
     const Call call(*this);
-    rueda::Result<void> done;
+    farandole::Result<void> done;
     {
       const Unlocked unlocked;
       done = (*engine_.*step)();
@@ -390,15 +391,16 @@ class Engine {
   }
 
   /// ValueError: not as many as `connections`, or of the wrong length.
-  static std::vector<rueda::SealKeys> seals_of(int protection, const std::vector<nb::bytes>& keys,
-                                               std::size_t connections) {
-    if (protection < 0 || protection > static_cast<int>(rueda::Protection::Full) ||
+  static std::vector<farandole::SealKeys> seals_of(int protection,
+                                                   const std::vector<nb::bytes>& keys,
+                                                   std::size_t connections) {
+    if (protection < 0 || protection > static_cast<int>(farandole::Protection::Full) ||
         keys.size() != (protection == 0 ? 0 : connections)) {
       throw nb::value_error("protection needs a key for each connection");
     }
-    std::vector<rueda::SealKeys> seals;
+    std::vector<farandole::SealKeys> seals;
     for (const nb::bytes& key : keys) {
-      rueda::SealKeys seal{.protection = static_cast<rueda::Protection>(protection)};
+      farandole::SealKeys seal{.protection = static_cast<farandole::Protection>(protection)};
       if (key.size() != seal.sending.size() + seal.receiving.size()) {
         throw nb::value_error("a key has the wrong length");
       }
@@ -409,26 +411,26 @@ class Engine {
     return seals;
   }
 
-  rueda::ShmSegment map(int memfd) {
-    rueda::Fd file(memfd);
+  farandole::ShmSegment map(int memfd) {
+    farandole::Fd file(memfd);
     const auto local_size = static_cast<int>(engine_->peers().own_group().size());
-    const std::size_t base = rueda::segment_base_bytes(local_size);
-    const auto size = rueda::ShmSegment::size_of(file);
+    const std::size_t base = farandole::segment_base_bytes(local_size);
+    const auto size = farandole::ShmSegment::size_of(file);
     if (!size) raise(size.error(), hosts_);
     // A limit on files may have cut channels off, and the base must be there.
-    const std::size_t bytes = std::clamp(*size, base, rueda::segment_bytes(local_size));
-    auto segment = rueda::ShmSegment::map(std::move(file), bytes, base);
+    const std::size_t bytes = std::clamp(*size, base, farandole::segment_bytes(local_size));
+    auto segment = farandole::ShmSegment::map(std::move(file), bytes, base);
     if (!segment) raise(segment.error(), hosts_);
     return std::move(*segment);
   }
 
   /// Parts the tensors of a group; what keeps the memory of all of them then.
-  nb::object part(rueda::Submission& submission, nb::handle owners) {
+  nb::object part(farandole::Submission& submission, nb::handle owners) {
     auto copies = separate_duplicates(submission, *engine_);
     if (!copies) raise(copies.error(), hosts_);
     if (copies->empty()) return nb::borrow(owners);
     struct Memory {
-      std::vector<rueda::HostBuffer> copies;
+      std::vector<farandole::HostBuffer> copies;
       nb::object owners;
     };
     // One object that Python does not collect: a collection would run finalizers, which may submit
@@ -439,7 +441,7 @@ class Engine {
 
   /// `given`: what keeps the memory of the tensors. Nothing of Python runs between the engine's
   /// answer and the entry among what is kept.
-  rueda::Handle submit(rueda::Submission& submission, nb::handle given) {
+  farandole::Handle submit(farandole::Submission& submission, nb::handle given) {
     const Call call(*this);
     const nb::object owners = submission.grouped ? part(submission, given) : nb::borrow(given);
     const auto handle = engine_->submit(std::move(submission));
@@ -448,10 +450,10 @@ class Engine {
     return *handle;
   }
 
-  nb::object run(rueda::Submission& submission, nb::handle given) {
+  nb::object run(farandole::Submission& submission, nb::handle given) {
     const Call call(*this);
     const nb::object owners = submission.grouped ? part(submission, given) : nb::borrow(given);
-    rueda::Result<rueda::Handle> handle = rueda::Handle{0};
+    farandole::Result<farandole::Handle> handle = farandole::Handle{0};
     {
       const Unlocked unlocked;
       handle = engine_->submit(std::move(submission));
@@ -463,7 +465,7 @@ class Engine {
 
   /// The rest of a call that took longer than a moment, or has a result. If it is interrupted the
   /// operation goes on without it, and nobody will ask.
-  nb::object go_on(rueda::Handle handle, nb::handle owners) {
+  nb::object go_on(farandole::Handle handle, nb::handle owners) {
     const auto work = engine_->find(handle);
     if (!work) return nothing();
     const bool over = work->done.load(std::memory_order_acquire) && !work->in_use;
@@ -487,9 +489,9 @@ class Engine {
   }
 
   /// What the engine has allocated for the tensors of an operation that is done.
-  static nb::list results(rueda::Work& work) {
+  static nb::list results(farandole::Work& work) {
     nb::list outputs;
-    for (rueda::Output& output : work.outputs) {
+    for (farandole::Output& output : work.outputs) {
       if (output.buffer.data() == nullptr) continue;
       if (output.device != nullptr) {
         outputs.append(nb::cast(DeviceResult(std::move(output))));
@@ -502,21 +504,21 @@ class Engine {
 
   void clear_abandoned() {
     const Call call(*this);
-    for (const rueda::Handle handle : kept_.take_abandoned()) {
+    for (const farandole::Handle handle : kept_.take_abandoned()) {
       static_cast<void>(engine_->take(handle));
       kept_.release(handle);
     }
   }
 
   struct Awaited {
-    std::shared_ptr<rueda::Work> work;
+    std::shared_ptr<farandole::Work> work;
     unsigned long thread;
   };
 
   /// A thread within await().
   class Waiter {
    public:
-    Waiter(Engine& engine, rueda::Handle handle) : engine_(engine) {
+    Waiter(Engine& engine, farandole::Handle handle) : engine_(engine) {
       auto work = engine.engine_->find(handle);
       if (!work) return;
       at_ = engine.awaited_.insert(
@@ -531,28 +533,28 @@ class Engine {
     Waiter(const Waiter&) = delete;
     Waiter& operator=(const Waiter&) = delete;
 
-    [[nodiscard]] bool for_long() const { return rueda::Clock::now() - since_ > kLong; }
+    [[nodiscard]] bool for_long() const { return farandole::Clock::now() - since_ > kLong; }
 
    private:
     Engine& engine_;
     std::list<Awaited>::iterator at_;
     bool entered_ = false;
-    const rueda::TimePoint since_ = rueda::Clock::now();
+    const farandole::TimePoint since_ = farandole::Clock::now();
   };
 
   /// Waits without the interpreter lock, and lets Python see Ctrl-C meanwhile. False: unknown, or
   /// another thread was faster.
-  bool await(rueda::Handle handle) {
+  bool await(farandole::Handle handle) {
     const Waiter waiter(*this, handle);
     for (;;) {
       std::optional<bool> done;
       {
         const Unlocked unlocked;
-        done = engine_->wait(handle, rueda::Clock::now() + kSignalSlice);
+        done = engine_->wait(handle, farandole::Clock::now() + kSignalSlice);
       }
       if (!done || *done) return done.has_value();
       if (engine_->in_child()) {
-        raise({.code = rueda::Code::Internal,
+        raise({.code = farandole::Code::Internal,
                .message = "this process was forked after init; handles belong to the parent"},
               hosts_);
       }
@@ -580,20 +582,21 @@ class Engine {
     return completions;
   }
   /// The same, and takes what the handle stands for; null: unknown.
-  std::shared_ptr<rueda::Work> finish(rueda::Handle handle) {
+  std::shared_ptr<farandole::Work> finish(farandole::Handle handle) {
     return await(handle) ? engine_->take(handle) : nullptr;
   }
 
   const std::vector<std::string> hosts_;
-  rueda::bindings::KeptObjects kept_;      // ends after the engine
-  std::unique_ptr<rueda::Engine> engine_;  // null: it has ended, and this is all that is left of it
-  int calls_ = 0;                          // under way
-  std::list<Awaited> awaited_;             // by threads within await()
+  farandole::bindings::KeptObjects kept_;  // ends after the engine
+  std::unique_ptr<farandole::Engine>
+      engine_;                  // null: it has ended, and this is all that is left of it
+  int calls_ = 0;               // under way
+  std::list<Awaited> awaited_;  // by threads within await()
   nb::object only_these_;
   bool released_ = false;
-  std::unordered_map<rueda::Handle, rueda::Error>
+  std::unordered_map<farandole::Handle, farandole::Error>
       outlived_;  // of operations that nobody waited for
-  std::optional<rueda::Error> failure_;
+  std::optional<farandole::Error> failure_;
 };
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

@@ -12,7 +12,7 @@
 
 #include "bindings/dlpack.h"
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 /// The functions of one library for the tensors of its own class.
 class ExchangeTable {
@@ -72,4 +72,4 @@ class ExchangeTable {
   Make make_ = nullptr;
 };
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

@@ -4,7 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 inline PyObject* kind_of(const nanobind::builtin_exception& error) {
   switch (error.type()) {
@@ -45,4 +45,4 @@ inline void add_method(nanobind::handle to, PyMethodDef& method) {
   nanobind::setattr(to, method.ml_name, descriptor);
 }
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

@@ -7,7 +7,7 @@
 #include <bitset>
 #include <utility>
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 namespace nb = nanobind;
 
@@ -266,4 +266,4 @@ std::shared_ptr<ForeignClass> python_backend(const nb::object& type, std::string
   return std::make_shared<PythonClass>(type, std::move(name));
 }
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

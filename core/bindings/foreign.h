@@ -7,10 +7,10 @@
 
 #include "backends/foreign/foreign.h"
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 /// `type`: the class; `name`: for messages. With the interpreter lock.
 [[nodiscard]] std::shared_ptr<ForeignClass> python_backend(const nanobind::object& type,
                                                            std::string name);
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

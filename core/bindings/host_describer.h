@@ -14,7 +14,7 @@
 #include "bindings/items.h"
 #include "bindings/numbers.h"
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 /// Knows a tensor by its class's exchange table, or by the methods of torch.Tensor. It takes those
 /// of host memory that are contiguous, are what their memory says, and have an address and one of
@@ -185,4 +185,4 @@ inline void add_host_describer(nanobind::module_& module) {
   add_method(added, method);
 }
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

@@ -10,7 +10,7 @@
 #include "bindings/exchange_table.h"
 #include "bindings/fast_method.h"
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 /// Makes a tensor by its class's exchange table, if that has a function for it and DLPack a name
 /// for the dtype.
@@ -60,4 +60,4 @@ inline void add_host_importer(nanobind::module_& module) {
   add_method(added, method);
 }
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

@@ -4,7 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 #ifdef Py_LIMITED_API
 inline Py_ssize_t length_of_tuple(PyObject* tuple) { return PyTuple_Size(tuple); }
@@ -18,4 +18,4 @@ inline Py_ssize_t length_of_list(PyObject* list) { return PyList_GET_SIZE(list);
 inline PyObject* item_of_list(PyObject* list, Py_ssize_t i) { return PyList_GET_ITEM(list, i); }
 #endif
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

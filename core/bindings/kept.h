@@ -13,7 +13,7 @@
 
 #include "engine/execution/work.h"
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 /// Keeps them until the engine is done with the operation, whatever Python does meanwhile: an
 /// exception (Ctrl-C) may come before any instruction of Python, so nothing that is written there
@@ -91,4 +91,4 @@ class KeptObjects {
   std::size_t sweep_at_ = kSweepAt;
 };
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

@@ -14,13 +14,13 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 
-using rueda::Device;
-using rueda::DType;
-using rueda::Kind;
-using rueda::Mode;
-using rueda::ReduceOp;
-using rueda::bindings::DeviceResult;
-using rueda::bindings::Engine;
+using farandole::Device;
+using farandole::DType;
+using farandole::Kind;
+using farandole::Mode;
+using farandole::ReduceOp;
+using farandole::bindings::DeviceResult;
+using farandole::bindings::Engine;
 
 namespace {
 
@@ -56,24 +56,24 @@ void add_constants(nb::module_& module) {
   const std::pair<const char*, Device> devices[] = {
       {"HOST", Device::Host}, {"CUDA", Device::Cuda}, {"XPU", Device::Xpu}, {"MPS", Device::Mps}};
   for (const auto& [name, value] : devices) module.attr(name) = static_cast<int>(value);
-  for (std::uint8_t number = 0; number < rueda::kKinds; ++number) {
+  for (std::uint8_t number = 0; number < farandole::kKinds; ++number) {
     const auto kind = static_cast<Kind>(number);
     // Users ask for these by an op, and by methods.
-    if (kind == Kind::Adasum || rueda::is_set_change(kind)) continue;
-    module.attr(std::string(rueda::rules_of(kind).name).c_str()) = static_cast<int>(number);
+    if (kind == Kind::Adasum || farandole::is_set_change(kind)) continue;
+    module.attr(std::string(farandole::rules_of(kind).name).c_str()) = static_cast<int>(number);
   }
 }
 
 void add_functions(nb::module_& module) {
-  module.def("segment_bytes", &rueda::segment_file_bytes, "local_size"_a,
+  module.def("segment_bytes", &farandole::segment_file_bytes, "local_size"_a,
              "Bytes of the memfd that each rank of a transport group makes, if no limit is lower.");
   module.def(
-      "segment_base_bytes", &rueda::segment_base_bytes, "local_size"_a,
+      "segment_base_bytes", &farandole::segment_base_bytes, "local_size"_a,
       "How many of them need memory from the start; the rest is address space until a process "
       "set or a shared tensor uses it.");
 
   module.def(
-      "missing_cipher", [] { return std::string(rueda::seal_missing()); },
+      "missing_cipher", [] { return std::string(farandole::seal_missing()); },
       "What of OpenSSL this process does not have, so that it cannot protect connections; '' if it "
       "can.");
 }
@@ -123,7 +123,7 @@ void add_late_connections(nb::class_<Engine>& engine) {
 }
 
 void add_submissions(nb::class_<Engine>& engine) {
-  rueda::bindings::add_submit(engine);
+  farandole::bindings::add_submit(engine);
   engine
       .def("add_process_set", &Engine::add_process_set, "ranks"_a,
            "Collective over the world. Returns the handle; its result is the number of the new "
@@ -202,8 +202,8 @@ NB_MODULE(_core, module) {
       .def("deliver", &DeviceResult::deliver, "address"_a, "stream"_a.none(),
            "Copy it to that address, in the order of the stream; None: it is there on return. "
            "Once.");
-  rueda::bindings::add_host_describer(module);
-  rueda::bindings::add_host_importer(module);
+  farandole::bindings::add_host_describer(module);
+  farandole::bindings::add_host_importer(module);
   nb::class_<Engine> engine(module, "Engine",
                             "The engine of one rank. Descriptors given to it are its own.");
   add_set_up(engine);

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 constexpr std::int32_t kMostDimensions = 64;  // as on the wire
 
@@ -19,4 +19,4 @@ constexpr std::int32_t kMostDimensions = 64;  // as on the wire
   return std::move(what) + " " + std::to_string(number) + " means nothing";
 }
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

@@ -11,7 +11,7 @@
 
 #include "engine/options.h"
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 namespace nb = nanobind;
 
@@ -53,4 +53,4 @@ inline EngineOptions options_from(const nb::dict& settings) {
   return options;
 }
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

@@ -1,5 +1,5 @@
 /// What Python says of tensors becomes the record. A tensor is a tuple in the order of
-/// rueda::Tensor,
+/// farandole::Tensor,
 /// `(in, out, dtype, shape, device, device_index, stream, splits, received)`, short where the rest
 /// is nothing; None, one of them, or a list of them for a group.
 ///
@@ -17,7 +17,7 @@
 #include "bindings/numbers.h"
 #include "engine/execution/submission.h"
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 template <typename E>
 [[nodiscard]] E enumerator(const char* what, std::int64_t number, std::int64_t end) {
@@ -159,7 +159,7 @@ class TensorReader {
 
 /// After the kind.
 inline void read_tensors(nanobind::handle tensors, Submission& to) {
-  const bool may_be_absent = rueda::may_be_absent(to.kind);
+  const bool may_be_absent = farandole::may_be_absent(to.kind);
   to.grouped = false;
   if (PyTuple_Check(tensors.ptr())) [[likely]] {
     to.tensors.resize(1);
@@ -182,4 +182,4 @@ inline void read_tensors(nanobind::handle tensors, Submission& to) {
   }
 }
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

@@ -12,7 +12,7 @@
 #include "bindings/fast_method.h"
 #include "bindings/numbers.h"
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 namespace submit_call {
 
@@ -82,4 +82,4 @@ inline void add_submit(nanobind::handle engine_class) {
   add_method(engine_class, method);
 }
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

@@ -7,7 +7,7 @@
 #error "compiled without exceptions: the clean-up is a jump then, and no frame is unwound"
 #endif
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 namespace {
 
@@ -40,4 +40,4 @@ PyObject* call_object(PyObject* callable, PyObject* arguments) {
   return returned;
 }
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

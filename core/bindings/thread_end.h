@@ -8,7 +8,7 @@
 
 #include <Python.h>
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 /// The functions of CPython that may wait for the lock. In a file without exceptions: its frames
 /// have no handlers that an unwinder could look at. (Wheels have one of their own, which does not
@@ -29,4 +29,4 @@ class Unlocked {
   PyThreadState* state_;
 };
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

@@ -7,7 +7,7 @@
 
 namespace nb = nanobind;
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 namespace {
 
@@ -45,4 +45,4 @@ void raise(const Error& error, const std::vector<std::string>& hosts) {
   throw nb::python_error();
 }
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

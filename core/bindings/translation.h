@@ -8,7 +8,7 @@
 
 #include "engine/engine.h"
 
-namespace rueda::bindings {
+namespace farandole::bindings {
 
 /// A text that another process may have written: what is not UTF-8 becomes U+FFFD.
 [[nodiscard]] nanobind::object as_text(const std::string& text);
@@ -26,4 +26,4 @@ namespace rueda::bindings {
   return shape;
 }
 
-}  // namespace rueda::bindings
+}  // namespace farandole::bindings

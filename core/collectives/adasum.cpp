@@ -15,7 +15,7 @@
 #include "collectives/collective.h"
 #include "kernels/adasum.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -213,4 +213,4 @@ const Collective kAdasum{.kind = Kind::Adasum,
                          .start = start,
                          .host_only = true};
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 #include "collectives/collective.h"
 #include "collectives/counted.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -151,4 +151,4 @@ const Collective kAllgather{
     .start = start,
     .fast = FastRule{.combine = combine, .bytes = bytes, .numbers = numbers, .tell = tell}};
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 #include "collectives/collective.h"
 #include "collectives/integer_average.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -64,4 +64,4 @@ const Collective kAllreduce{.kind = Kind::Allreduce,
                             .start = start,
                             .fast = FastRule{.combine = combine}};
 
-}  // namespace rueda
+}  // namespace farandole

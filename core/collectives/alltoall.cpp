@@ -12,7 +12,7 @@
 #include "collectives/collective.h"
 #include "collectives/counted.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -216,4 +216,4 @@ const Collective kAlltoall{
     .start = start,
     .fast = FastRule{.combine = combine, .bytes = bytes, .numbers = numbers, .tell = tell}};
 
-}  // namespace rueda
+}  // namespace farandole

@@ -3,7 +3,7 @@
 
 #include "collectives/collective.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -28,4 +28,4 @@ const Collective kBarrier{.kind = Kind::Barrier,
                           .start = start,
                           .fast = FastRule{}};
 
-}  // namespace rueda
+}  // namespace farandole

@@ -5,7 +5,7 @@
 
 #include "collectives/collective.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -59,4 +59,4 @@ const Collective kBroadcast{.kind = Kind::Broadcast,
                             .start = start,
                             .fast = FastRule{.combine = combine, .bytes = bytes}};
 
-}  // namespace rueda
+}  // namespace farandole

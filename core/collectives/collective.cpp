@@ -6,7 +6,7 @@
 #include "collectives/integer_average.h"
 #include "kernels/integer_average.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -188,4 +188,4 @@ void combine_shares(std::byte* out, std::span<const std::byte* const> shares, st
   }
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -13,7 +13,7 @@
 #include "collectives/signature.h"
 #include "collectives/task.h"
 
-namespace rueda {
+namespace farandole {
 
 /// How a kind runs on the fast path, where every member sees the inputs of all members.
 struct FastRule {
@@ -89,4 +89,4 @@ void combine_shares(std::byte* out, std::span<const std::byte* const> shares, st
 /// The same with the reduction.
 [[nodiscard]] std::string describe_reduction(const Signature& signature);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -97,4 +97,4 @@ void Counted::refuse() {
   }
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -11,7 +11,7 @@
 #include "backends/backend.h"
 #include "collectives/task.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Every member brings equally many numbers; where they are known already, this step is left out.
 /// When every member has all numbers, each gets memory for its result. That may fail for large
@@ -72,4 +72,4 @@ class Counted : public Operation {
   std::optional<Error> refusal_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

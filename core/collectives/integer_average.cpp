@@ -5,7 +5,7 @@
 
 #include "kernels/integer_average.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -106,4 +106,4 @@ std::unique_ptr<Operation> average_of_integers(Backend& backend, std::vector<Ave
   return std::make_unique<IntegerAverage>(backend, std::move(pieces), reduction);
 }
 
-}  // namespace rueda
+}  // namespace farandole

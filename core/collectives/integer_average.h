@@ -8,7 +8,7 @@
 #include "backends/backend.h"
 #include "collectives/signature.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Return whether that reduction among so many members is one.
 [[nodiscard]] bool averages_integers(const Signature& signature, int members) noexcept;
@@ -27,4 +27,4 @@ struct AveragedPiece {
                                                              std::vector<AveragedPiece> pieces,
                                                              const Reduction& reduction);
 
-}  // namespace rueda
+}  // namespace farandole

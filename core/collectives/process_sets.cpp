@@ -8,7 +8,7 @@
 #include "collectives/collective.h"
 #include "text.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -83,4 +83,4 @@ const Collective kRemoveProcessSet{.kind = Kind::RemoveProcessSet,
                                    .check = check,
                                    .start = start};
 
-}  // namespace rueda
+}  // namespace farandole

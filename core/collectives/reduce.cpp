@@ -17,7 +17,7 @@
 #include "collectives/collective.h"
 #include "collectives/integer_average.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -269,4 +269,4 @@ const Collective kReduce{.kind = Kind::Reduce,
                          .fast = FastRule{.combine = combine},
                          .host_only = true};
 
-}  // namespace rueda
+}  // namespace farandole

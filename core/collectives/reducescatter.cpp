@@ -7,7 +7,7 @@
 #include "collectives/collective.h"
 #include "collectives/integer_average.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -110,4 +110,4 @@ const Collective kReducescatter{.kind = Kind::Reducescatter,
                                 .start = start,
                                 .fast = FastRule{.combine = combine}};
 
-}  // namespace rueda
+}  // namespace farandole

@@ -2,7 +2,7 @@
 
 #include "collectives/collective.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -27,4 +27,4 @@ const Rules& rules_of(Kind kind) noexcept {
   return kind == Kind::Join ? kJoin : kUnknown;
 }
 
-}  // namespace rueda
+}  // namespace farandole

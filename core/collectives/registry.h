@@ -6,7 +6,7 @@
 
 #include "collectives/signature.h"
 
-namespace rueda {
+namespace farandole {
 
 struct Collective;
 
@@ -45,4 +45,4 @@ inline constexpr std::uint8_t kKinds = kCollectives.size() + 1;
 /// collective.
 [[nodiscard]] const Rules& rules_of(Kind kind) noexcept;
 
-}  // namespace rueda
+}  // namespace farandole

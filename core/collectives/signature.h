@@ -7,7 +7,7 @@
 
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Which operation: submissions with the same key are the same operation.
 /// Names belong to a process set; the generation tells sets apart that had the same number.
@@ -73,4 +73,4 @@ struct Rules {
   bool without_tensors = false;  ///< no data of the user moves
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "collectives/signature.h"
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Gives memory for a result whose size is known only when the operation runs.
 /// The thread that drives the engine calls it: it must not block or take a language's lock.
@@ -46,4 +46,4 @@ struct Task {
   return task.allocator->allocate(shape, task.signature->dtype);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -183,4 +183,4 @@ DeviceStream::~DeviceStream() {
   device_->driver().stream_destroy(stream_);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -17,7 +17,7 @@
 #include "devices/driver.h"
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 class DeviceContext;
 
@@ -149,4 +149,4 @@ class DeviceStream {
   DriverStream stream_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 Devices::Devices(std::string library, std::function<void()> ring)
     : library_(std::move(library)), waker_(std::make_shared<Waker>(std::move(ring))) {}
@@ -57,4 +57,4 @@ Result<std::shared_ptr<EngineDevice>> Devices::at(Device kind, int index) {
   return device;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -12,7 +12,7 @@
 #include "devices/engine_device.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 class Devices {
  public:
@@ -45,4 +45,4 @@ class Devices {
   std::map<int, std::shared_ptr<EngineDevice>> open_;  // by index
 };
 
-}  // namespace rueda
+}  // namespace farandole

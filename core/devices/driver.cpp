@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -36,11 +36,11 @@ Result<std::shared_ptr<const DeviceDriver>> load_driver(const std::string& libra
   }
   auto driver = std::make_shared<DeviceDriver>();
   const char* missing = nullptr;
-#define RUEDA_FIND(name, symbol, arguments)                                            \
+#define FARANDOLE_FIND(name, symbol, arguments)                                        \
   driver->name = reinterpret_cast<DriverStatus(*) arguments>(::dlsym(handle, symbol)); \
   if (driver->name == nullptr && missing == nullptr) missing = symbol;
-  RUEDA_DRIVER_FUNCTIONS(RUEDA_FIND)
-#undef RUEDA_FIND
+  FARANDOLE_DRIVER_FUNCTIONS(FARANDOLE_FIND)
+#undef FARANDOLE_FIND
   if (missing != nullptr) {
     return unusable(library, "has no function " + std::string(missing) + ": it is too old");
   }
@@ -50,4 +50,4 @@ Result<std::shared_ptr<const DeviceDriver>> load_driver(const std::string& libra
   return std::shared_ptr<const DeviceDriver>(std::move(driver));
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -13,7 +13,7 @@
 
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 /// What CUDA's headers call CUresult, CUdevice, CUdeviceptr, CUcontext, CUstream and CUevent.
 using DriverStatus = int;
@@ -46,7 +46,7 @@ inline constexpr unsigned kIpcPeerAccess = 1;       // CU_IPC_MEM_LAZY_ENABLE_PE
 
 /// Name in the table, symbol in the library, types of the arguments. Every function answers with a
 /// status.
-#define RUEDA_DRIVER_FUNCTIONS(X)                                                               \
+#define FARANDOLE_DRIVER_FUNCTIONS(X)                                                           \
   X(init, "cuInit", (unsigned flags))                                                           \
   X(driver_version, "cuDriverGetVersion", (int* version))                                       \
   X(error_name, "cuGetErrorName", (DriverStatus status, const char** name))                     \
@@ -91,9 +91,9 @@ inline constexpr unsigned kIpcPeerAccess = 1;       // CU_IPC_MEM_LAZY_ENABLE_PE
   X(ipc_close, "cuIpcCloseMemHandle", (DriverAddress address))
 
 struct DeviceDriver {
-#define RUEDA_DECLARE(name, symbol, arguments) DriverStatus(*name) arguments = nullptr;
-  RUEDA_DRIVER_FUNCTIONS(RUEDA_DECLARE)
-#undef RUEDA_DECLARE
+#define FARANDOLE_DECLARE(name, symbol, arguments) DriverStatus(*name) arguments = nullptr;
+  FARANDOLE_DRIVER_FUNCTIONS(FARANDOLE_DECLARE)
+#undef FARANDOLE_DECLARE
 };
 
 /// The driver in that library; stays loaded for ever, as other threads of it may run on. Fails
@@ -107,4 +107,4 @@ inline constexpr const char* kCudaDriver = "libcuda.so.1";
 /// "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
 [[nodiscard]] std::string describe(const DeviceDriver& driver, DriverStatus status);
 
-}  // namespace rueda
+}  // namespace farandole

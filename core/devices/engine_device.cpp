@@ -8,7 +8,7 @@
 #include "devices/left_behind.h"
 #include "devices/pinned_memory.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -140,4 +140,4 @@ Result<void> EngineDevice::ring_at(const DevicePoint& point) {
   return context_->failure(status, "cannot ask to be woken");
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -13,13 +13,13 @@
 #include "devices/waker.h"
 #include "memory/host_pool.h"
 
-namespace rueda {
+namespace farandole {
 
 class EngineDevice {
  public:
   /// Chunks of a staged operation that are under way at the same time.
   static constexpr std::size_t kSlots = 4;
-#if defined(RUEDA_SANITIZED)
+#if defined(FARANDOLE_SANITIZED)
   // Each byte costs a hundred times as much there, and as many chunks find as much.
   static constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
 #else
@@ -100,4 +100,4 @@ class EngineDevice {
   bool left_behind_ = false;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -76,4 +76,4 @@ OpenedIpcBuffer::~OpenedIpcBuffer() {
   device_->driver().ipc_close(as_address(data_));
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 
 #include "devices/engine_device.h"
 
-namespace rueda {
+namespace farandole {
 
 /// That of this process. It is an allocation of the engine, because the tensors of a framework may
 /// lie in memory that no handle can name. It goes back to the pool of its device, which may happen
@@ -54,4 +54,4 @@ class OpenedIpcBuffer {
   const std::byte* data_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -3,7 +3,7 @@
 #include <mutex>
 #include <vector>
 
-namespace rueda {
+namespace farandole {
 
 void leave_behind(std::shared_ptr<void> what) {
   static auto& lock = *new std::mutex;
@@ -13,4 +13,4 @@ void leave_behind(std::shared_ptr<void> what) {
   kept.push_back(std::move(what));
 }
 
-}  // namespace rueda
+}  // namespace farandole

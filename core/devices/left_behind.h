@@ -11,7 +11,7 @@
 #include "devices/device_context.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Keeps it until the process ends. Any thread.
 void leave_behind(std::shared_ptr<void> what);
@@ -46,4 +46,4 @@ template <typename Question>
   return comes_true(deadline, [&] { return !device.busy(stream); });
 }
 
-}  // namespace rueda
+}  // namespace farandole

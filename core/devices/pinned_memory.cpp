@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -58,4 +58,4 @@ std::unique_ptr<MemorySource> pinned_memory(std::shared_ptr<DeviceContext> devic
   return std::make_unique<PinnedMemory>(std::move(device));
 }
 
-}  // namespace rueda
+}  // namespace farandole

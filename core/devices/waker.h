@@ -6,7 +6,7 @@
 #include <mutex>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 /// Outlives the engine where work of the device does. Any thread.
 class Waker {
@@ -27,4 +27,4 @@ class Waker {
   std::function<void()> ring_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

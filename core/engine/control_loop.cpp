@@ -10,7 +10,7 @@
 #include "engine/fast_path/ask_frame.h"
 #include "transport/socket_channel.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -411,4 +411,4 @@ void ControlLoop::end() {
   progress_.until([this] { return parts_.phase.failed.load(); }, TimePoint::max());
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -21,7 +21,7 @@
 #include "engine/fast_path/fast_path.h"
 #include "engine/timeline/timeline.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Only the holder of the progress lock touches its state. It takes the engine lock for state that
 /// submitting threads see too.
@@ -104,4 +104,4 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   bool still_ = false;         // as the negotiator was told
 };
 
-}  // namespace rueda
+}  // namespace farandole

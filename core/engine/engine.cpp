@@ -4,7 +4,7 @@
 
 #include "engine/execution/shared_memory.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -185,4 +185,4 @@ std::map<std::string, PathCount, std::less<>> Engine::paths() const {
   return paths;
 }
 
-}  // namespace rueda
+}  // namespace farandole

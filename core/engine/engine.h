@@ -29,7 +29,7 @@
 #include "engine/options.h"
 #include "engine/timeline/timeline.h"
 
-namespace rueda {
+namespace farandole {
 
 class Engine final {
  public:
@@ -184,4 +184,4 @@ class Engine final {
   EngineThread thread_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

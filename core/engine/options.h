@@ -15,7 +15,7 @@
 #include "engine/failure/heartbeat.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// A setting is a field here, or in the options of the part that uses it, and the line that names
 /// it: by that name it is given from outside, times in seconds. Python gives all that are named, so
@@ -66,4 +66,4 @@ struct EngineOptions {
   }
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace rueda::tf {
+namespace farandole::tf {
 
 /// A copy of such a function. This object may be compiled with another C++ library, whose own
 /// std::function differs: so its words are spelled out. They are those of every GCC since 4.
@@ -34,4 +34,4 @@ class LibstdcxxFunction {
 };
 static_assert(sizeof(LibstdcxxFunction) == 4 * sizeof(void*));
 
-}  // namespace rueda::tf
+}  // namespace farandole::tf

@@ -4,7 +4,7 @@
 
 #include <initializer_list>
 
-namespace rueda::tf {
+namespace farandole::tf {
 
 namespace {
 
@@ -22,11 +22,11 @@ Api find() {
     found.missing = "libtensorflow_framework.so";
     return found;
   }
-#define RUEDA_TF_FIND(result, name, arguments)                               \
+#define FARANDOLE_TF_FIND(result, name, arguments)                           \
   found.name = reinterpret_cast<result(*) arguments>(dlsym(library, #name)); \
   if (found.name == nullptr && *found.missing == '\0') found.missing = #name;
-  RUEDA_TF_FUNCTIONS(RUEDA_TF_FIND)
-#undef RUEDA_TF_FIND
+  FARANDOLE_TF_FUNCTIONS(FARANDOLE_TF_FIND)
+#undef FARANDOLE_TF_FIND
   return found;
 }
 
@@ -37,4 +37,4 @@ const Api& api() {
   return found;
 }
 
-}  // namespace rueda::tf
+}  // namespace farandole::tf

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace rueda::tf {
+namespace farandole::tf {
 
 struct TF_Status;
 struct TF_Tensor;
@@ -32,7 +32,7 @@ inline constexpr int kFailedPrecondition = 9;
 inline constexpr int kAborted = 10;
 
 // clang-format off
-#define RUEDA_TF_FUNCTIONS(X)                                                                      \
+#define FARANDOLE_TF_FUNCTIONS(X)                                                                      \
   X(TF_Status*, TF_NewStatus, (void))                                                              \
   X(void, TF_DeleteStatus, (TF_Status*))                                                           \
   X(void, TF_SetStatus, (TF_Status*, int, const char*))                                            \
@@ -103,9 +103,9 @@ inline constexpr int kAborted = 10;
 
 /// The functions, all found or not at all.
 struct Api {
-#define RUEDA_TF_MEMBER(result, name, arguments) result(*name) arguments = nullptr;
-  RUEDA_TF_FUNCTIONS(RUEDA_TF_MEMBER)
-#undef RUEDA_TF_MEMBER
+#define FARANDOLE_TF_MEMBER(result, name, arguments) result(*name) arguments = nullptr;
+  FARANDOLE_TF_FUNCTIONS(FARANDOLE_TF_MEMBER)
+#undef FARANDOLE_TF_MEMBER
   /// The first name that this TensorFlow lacks, or why there is none; empty: complete.
   const char* missing = "";
 };
@@ -113,4 +113,4 @@ struct Api {
 /// Of the TensorFlow that this process has loaded already. Constant from the first call on.
 [[nodiscard]] const Api& api();
 
-}  // namespace rueda::tf
+}  // namespace farandole::tf

@@ -10,7 +10,7 @@
 #include "glue/libstdcxx_function.h"
 #include "glue/tensorflow_api.h"
 
-namespace rueda::tf {
+namespace farandole::tf {
 
 /// TensorFlow's continuation of an op.
 ///
@@ -64,4 +64,4 @@ class Continuation {
   std::binary_semaphore ended_{0};
 };
 
-}  // namespace rueda::tf
+}  // namespace farandole::tf

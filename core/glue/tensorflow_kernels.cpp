@@ -11,7 +11,7 @@
 #include "glue/tensorflow_continuation.h"
 #include "glue/tensorflow_values.h"
 
-namespace rueda::tf {
+namespace farandole::tf {
 
 using glue::CurrentWorld;
 
@@ -75,7 +75,7 @@ struct Run {
   std::vector<Tensor> outputs;        // null until the size is known
   std::vector<int> types;             // TF_DataType by output
   std::vector<std::int64_t> extents;  // of all inputs, one after another
-  std::vector<RuedaTensor> tensors;
+  std::vector<FarandoleTensor> tensors;
   std::vector<std::int64_t> splits;
   Tensor received;  // of alltoall: how many rows from each member
 
@@ -117,7 +117,7 @@ void end(Run* run) {
   if (ours) delete run;
 }
 
-void done(void* context, const RuedaOutcome* outcome) {
+void done(void* context, const FarandoleOutcome* outcome) {
   auto* run = static_cast<Run*>(context);
   if (outcome->code != nullptr) {
     run->fail(code_of(outcome->code), outcome->message);
@@ -211,7 +211,7 @@ bool prepare_all(Run& run, int count) {
     if (!prepare(run, i, status)) return false;
   }
   const std::int64_t* extent = run.extents.data();
-  for (RuedaTensor& tensor : run.tensors) {
+  for (FarandoleTensor& tensor : run.tensors) {
     tensor.shape = extent;
     extent += tensor.dims;
   }
@@ -239,7 +239,7 @@ bool prepare_splits(Run& run, std::int32_t members) {
     run.fail(status);
     return false;
   }
-  RuedaTensor& tensor = run.tensors.front();
+  FarandoleTensor& tensor = run.tensors.front();
   if (!run.splits.empty()) {
     tensor.splits = run.splits.data();
     tensor.members = static_cast<std::int32_t>(run.splits.size());
@@ -274,21 +274,21 @@ bool submit(Run& run) {
     if (!prepare_all(run, inputs)) return false;
     if (kernel.kind == Kind::Alltoall && !prepare_splits(run, members)) return false;
   }
-  const RuedaSubmission submission{.kind = static_cast<std::int32_t>(kernel.kind),
-                                   .op = kernel.op,
-                                   .name = kernel.name.c_str(),
-                                   .prescale = kernel.prescale,
-                                   .postscale = kernel.postscale,
-                                   .root = kernel.root,
-                                   .process_set = kernel.process_set,
-                                   .mode = static_cast<std::int32_t>(Mode::Callback),
-                                   .grouped = kernel.grouped,
-                                   .count = static_cast<std::int32_t>(run.tensors.size()),
-                                   .tensors = run.tensors.data(),
-                                   .allocate = allocate,
-                                   .done = done,
-                                   .context = &run};
-  RuedaOutcome refused{};
+  const FarandoleSubmission submission{.kind = static_cast<std::int32_t>(kernel.kind),
+                                       .op = kernel.op,
+                                       .name = kernel.name.c_str(),
+                                       .prescale = kernel.prescale,
+                                       .postscale = kernel.postscale,
+                                       .root = kernel.root,
+                                       .process_set = kernel.process_set,
+                                       .mode = static_cast<std::int32_t>(Mode::Callback),
+                                       .grouped = kernel.grouped,
+                                       .count = static_cast<std::int32_t>(run.tensors.size()),
+                                       .tensors = run.tensors.data(),
+                                       .allocate = allocate,
+                                       .done = done,
+                                       .context = &run};
+  FarandoleOutcome refused{};
   switch (world->api->submit(world->engine, &submission, &refused)) {
     case kUnderWay:
       return true;
@@ -322,4 +322,4 @@ void answer(const Kernel& kernel, TF_OpKernelContext* context, Question ask) {
   api().TF_OpKernelContext_Failure(context, status.get());
 }
 
-}  // namespace rueda::tf
+}  // namespace farandole::tf

@@ -13,7 +13,7 @@
 #include "glue/world.h"
 #include "types.h"
 
-namespace rueda::tf {
+namespace farandole::tf {
 
 /// What is known of an op when its kernel is made.
 struct Kernel {
@@ -39,4 +39,4 @@ using Question = std::int32_t (*)(const glue::CurrentWorld::Use& world, std::int
 /// Of kernels that answer at once.
 void answer(const Kernel& kernel, TF_OpKernelContext* context, Question ask);
 
-}  // namespace rueda::tf
+}  // namespace farandole::tf

@@ -14,7 +14,7 @@
 #include "glue/tensorflow_shapes.h"
 #include "glue/tensorflow_values.h"
 
-namespace rueda::tf {
+namespace farandole::tf {
 
 namespace {
 
@@ -377,18 +377,18 @@ const bool kAdded = problem().empty();
 
 }  // namespace
 
-#define RUEDA_EXPORT __attribute__((visibility("default")))
+#define FARANDOLE_EXPORT __attribute__((visibility("default")))
 
 extern "C" {
 
 /// What is wrong with this TensorFlow; empty: all ops are there.
-RUEDA_EXPORT const char* rueda_tf_problem() { return problem().c_str(); }
+FARANDOLE_EXPORT const char* farandole_tf_problem() { return problem().c_str(); }
 
 /// From now on kernels submit to that engine. 0, or 1: it speaks another version of the table.
-RUEDA_EXPORT int rueda_tf_enter(const void* table, void* engine, std::int32_t rank,
-                                std::int32_t size, std::int32_t local_rank,
-                                std::int32_t local_size) {
-  const auto* functions = static_cast<const RuedaApi*>(table);
+FARANDOLE_EXPORT int farandole_tf_enter(const void* table, void* engine, std::int32_t rank,
+                                        std::int32_t size, std::int32_t local_rank,
+                                        std::int32_t local_size) {
+  const auto* functions = static_cast<const FarandoleApi*>(table);
   if (functions->version != kApiVersion) return 1;
   current().enter({.api = functions,
                    .engine = engine,
@@ -400,7 +400,7 @@ RUEDA_EXPORT int rueda_tf_enter(const void* table, void* engine, std::int32_t ra
 }
 
 /// Returns when no kernel uses the engine any more; operations under way go on.
-RUEDA_EXPORT void rueda_tf_leave() { current().leave(); }
+FARANDOLE_EXPORT void farandole_tf_leave() { current().leave(); }
 }
 
-}  // namespace rueda::tf
+}  // namespace farandole::tf

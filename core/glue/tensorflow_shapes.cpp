@@ -2,7 +2,7 @@
 
 #include "glue/tensorflow_values.h"
 
-namespace rueda::tf {
+namespace farandole::tf {
 
 namespace {
 
@@ -56,4 +56,4 @@ void scalar(TF_ShapeInferenceContext* context, TF_Status* status) {
   api().TF_ShapeInferenceContextSetOutput(context, 0, shape.get(), status);
 }
 
-}  // namespace rueda::tf
+}  // namespace farandole::tf

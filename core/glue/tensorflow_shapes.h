@@ -3,7 +3,7 @@
 
 #include "glue/tensorflow_api.h"
 
-namespace rueda::tf {
+namespace farandole::tf {
 
 using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);
 
@@ -15,4 +15,4 @@ void all_other_rows(TF_ShapeInferenceContext* context, TF_Status* status);
 void rows_and_counts(TF_ShapeInferenceContext* context, TF_Status* status);
 void scalar(TF_ShapeInferenceContext* context, TF_Status* status);
 
-}  // namespace rueda::tf
+}  // namespace farandole::tf

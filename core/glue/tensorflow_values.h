@@ -6,7 +6,7 @@
 
 #include "glue/tensorflow_api.h"
 
-namespace rueda::tf {
+namespace farandole::tf {
 
 class Status {
  public:
@@ -34,4 +34,4 @@ struct DeleteShape {
 };
 using ShapeHandle = std::unique_ptr<TF_ShapeHandle, DeleteShape>;
 
-}  // namespace rueda::tf
+}  // namespace farandole::tf

@@ -6,10 +6,10 @@
 
 #include "bindings/capi.h"
 
-namespace rueda::glue {
+namespace farandole::glue {
 
 struct World {
-  const RuedaApi* api;
+  const FarandoleApi* api;
   void* engine;
   std::int32_t rank;
   std::int32_t size;
@@ -58,4 +58,4 @@ class CurrentWorld {
   std::atomic<int> users_{0};
 };
 
-}  // namespace rueda::glue
+}  // namespace farandole::glue

@@ -7,7 +7,7 @@
 #include "kernels/default_arithmetic.h"
 #include "kernels/table.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// Squares of float64 overflow beyond 2^512. With values below this limit, 2^40 squares add up.
@@ -81,4 +81,4 @@ void adasum_combine(std::byte* out, const std::byte* a, const std::byte* b, std:
                                                                            weights.a, weights.b);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -12,7 +12,7 @@
 #include "kernels/kernels.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Dot products are sums over blocks of this many elements, counted from the vector's start.
 inline constexpr std::size_t kAdasumBlock = 4096;
@@ -70,4 +70,4 @@ class AdasumTotal {
 void adasum_combine(std::byte* out, const std::byte* a, const std::byte* b, std::size_t count,
                     DType dtype, const AdasumWeights& weights, Level level = best_level());
 
-}  // namespace rueda
+}  // namespace farandole

@@ -16,12 +16,12 @@ inline constexpr std::size_t kTile = 512;
 
 /// T is float or double; the address has any alignment.
 template <typename T>
-RUEDA_INLINE F64 load_f64(const std::byte* from) {
+FARANDOLE_INLINE F64 load_f64(const std::byte* from) {
   if constexpr (sizeof(T) == 4) return __builtin_convertvector(load<NarrowF32>(from), F64);
   return load<F64>(from);
 }
 template <typename T>
-RUEDA_INLINE void store_f64(std::byte* to, F64 v) {
+FARANDOLE_INLINE void store_f64(std::byte* to, F64 v) {
   if constexpr (sizeof(T) == 4) {
     store(to, __builtin_convertvector(v, NarrowF32));
   } else {
@@ -33,16 +33,16 @@ RUEDA_INLINE void store_f64(std::byte* to, F64 v) {
 template <int... I>
 struct Places {
   template <typename V>
-  RUEDA_INLINE static V shuffle(V one, V other) {
+  FARANDOLE_INLINE static V shuffle(V one, V other) {
     return __builtin_shufflevector(one, other, I...);
   }
 };
-#if RUEDA_VECTOR_BYTES == 16
+#if FARANDOLE_VECTOR_BYTES == 16
 using MergeLow = Places<0, 4, 1, 5>;
 using MergeHigh = Places<2, 6, 3, 7>;
 using TakeEven = Places<0, 2, 4, 6>;
 using TakeOdd = Places<1, 3, 5, 7>;
-#elif RUEDA_VECTOR_BYTES == 32
+#elif FARANDOLE_VECTOR_BYTES == 32
 using MergeLow = Places<0, 8, 1, 9, 2, 10, 3, 11>;
 using MergeHigh = Places<4, 12, 5, 13, 6, 14, 7, 15>;
 using TakeEven = Places<0, 2, 4, 6, 8, 10, 12, 14>;
@@ -54,13 +54,13 @@ using TakeEven = Places<0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 3
 using TakeOdd = Places<1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31>;
 #endif
 
-RUEDA_INLINE void put_in_order(std::byte* to, F32 v) { store(to, v); }
-RUEDA_INLINE void put_in_order(std::byte* to, Pair v) {
+FARANDOLE_INLINE void put_in_order(std::byte* to, F32 v) { store(to, v); }
+FARANDOLE_INLINE void put_in_order(std::byte* to, Pair v) {
   store(to, MergeLow::shuffle(v.even, v.odd));
   store(to + kVector, MergeHigh::shuffle(v.even, v.odd));
 }
-RUEDA_INLINE void get_in_order(const std::byte* from, F32& v) { v = load<F32>(from); }
-RUEDA_INLINE void get_in_order(const std::byte* from, Pair& v) {
+FARANDOLE_INLINE void get_in_order(const std::byte* from, F32& v) { v = load<F32>(from); }
+FARANDOLE_INLINE void get_in_order(const std::byte* from, Pair& v) {
   const F32 low = load<F32>(from);
   const F32 high = load<F32>(from + kVector);
   v = {TakeEven::shuffle(low, high), TakeOdd::shuffle(low, high)};
@@ -69,7 +69,7 @@ RUEDA_INLINE void get_in_order(const std::byte* from, Pair& v) {
 /// Half types as float32; `out` has room for a whole tile. Beyond `count` comes something up to the
 /// end of a vector, never a part of another element.
 template <typename E>
-RUEDA_INLINE void widen(std::byte* out, const std::byte* from, std::size_t count) {
+FARANDOLE_INLINE void widen(std::byte* out, const std::byte* from, std::size_t count) {
   constexpr std::size_t kStep = sizeof(typename E::Packed);
   const std::size_t bytes = count * 2;
   std::size_t at = 0;
@@ -82,7 +82,7 @@ RUEDA_INLINE void widen(std::byte* out, const std::byte* from, std::size_t count
   put_in_order(out + at * 2, E::unpack(packed));
 }
 template <typename E>
-RUEDA_INLINE void narrow(std::byte* to, const std::byte* in, std::size_t count) {
+FARANDOLE_INLINE void narrow(std::byte* to, const std::byte* in, std::size_t count) {
   constexpr std::size_t kStep = sizeof(typename E::Packed);
   const std::size_t bytes = count * 2;
   for (std::size_t at = 0; at < bytes; at += kStep) {
@@ -102,7 +102,7 @@ struct LaneSums {
 
 /// `count` is a multiple of kLanes. T may have any alignment.
 template <typename T>
-RUEDA_INLINE void add_products(LaneSums& sums, const std::byte* a, const std::byte* b,
+FARANDOLE_INLINE void add_products(LaneSums& sums, const std::byte* a, const std::byte* b,
                                std::size_t count, double scale_a, double scale_b) {
   const F64 by_a = F64{} + scale_a;
   const F64 by_b = F64{} + scale_b;
@@ -142,7 +142,7 @@ RUEDA_INLINE void add_products(LaneSums& sums, const std::byte* a, const std::by
 
 /// Any number of elements of float32 or float64; only the last call of a block may be uneven.
 template <typename T>
-RUEDA_INLINE void add_all_products(LaneSums& sums, const std::byte* a, const std::byte* b,
+FARANDOLE_INLINE void add_all_products(LaneSums& sums, const std::byte* a, const std::byte* b,
                                    std::size_t count, double scale_a, double scale_b) {
   const std::size_t whole = count / kLanes * kLanes;
   add_products<T>(sums, a, b, whole, scale_a, scale_b);
@@ -154,7 +154,7 @@ RUEDA_INLINE void add_all_products(LaneSums& sums, const std::byte* a, const std
   add_products<T>(sums, rest_a, rest_b, kLanes, scale_a, scale_b);
 }
 
-RUEDA_INLINE double sum_of_lanes(const F64* lanes) {
+FARANDOLE_INLINE double sum_of_lanes(const F64* lanes) {
   double values[kLanes];
   __builtin_memcpy(values, lanes, sizeof values);
   for (std::size_t apart = kLanes / 2; apart > 0; apart /= 2) {
@@ -187,14 +187,14 @@ void adasum_products(double* ab, double* aa, double* bb, const std::byte* a, con
 }
 
 template <typename T>
-RUEDA_INLINE void combine_at(std::byte* out, const std::byte* a, const std::byte* b, F64 weight_a,
+FARANDOLE_INLINE void combine_at(std::byte* out, const std::byte* a, const std::byte* b, F64 weight_a,
                              F64 weight_b) {
   const F64 v = weight_a * load_f64<T>(a) + weight_b * load_f64<T>(b);
   store_f64<T>(out, InFloat64::canonical(v));
 }
 
 template <typename T>
-RUEDA_INLINE void combine_all(std::byte* out, const std::byte* a, const std::byte* b,
+FARANDOLE_INLINE void combine_all(std::byte* out, const std::byte* a, const std::byte* b,
                               std::size_t count, double weight_a, double weight_b) {
   constexpr std::size_t kStep = kPerVector * sizeof(T);
   const F64 by_a = F64{} + weight_a;

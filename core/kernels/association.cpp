@@ -7,7 +7,7 @@
 #include <cmath>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// Partial results stay in the first-level cache: a tree of h hosts has about log2(h) of them at a
@@ -155,4 +155,4 @@ void Association::evaluate(std::byte* out, std::span<const std::byte* const> sou
   }
 }
 
-}  // namespace rueda
+}  // namespace farandole

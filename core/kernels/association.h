@@ -14,7 +14,7 @@
 #include "kernels/kernels.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// What the steps of an association multiply by before they round.
 ///
@@ -78,4 +78,4 @@ class Association {
   int rounds_ = 0;     // of the tree; one of them for the surplus hosts, if there are any
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::size_t kLine = 64;
@@ -87,4 +87,4 @@ void copy_out(std::byte* out, const std::byte* in, std::size_t bytes, bool strea
   }
 }
 
-}  // namespace rueda
+}  // namespace farandole

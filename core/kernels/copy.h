@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-namespace rueda {
+namespace farandole {
 
 /// Copies to memory that other cores have read since this core wrote it last, such as a slot. A
 /// store to such a line waits until the other cores have given it up, and a core waits for few
@@ -28,4 +28,4 @@ void copy_streaming(std::byte* out, const std::byte* in, std::size_t bytes) noex
 /// Copies a part of a result, by the way that suits the whole result.
 void copy_out(std::byte* out, const std::byte* in, std::size_t bytes, bool streaming) noexcept;
 
-}  // namespace rueda
+}  // namespace farandole

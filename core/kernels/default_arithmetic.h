@@ -7,7 +7,7 @@
 #include <xmmintrin.h>
 #endif
 
-namespace rueda {
+namespace farandole {
 
 /// The floating-point settings of a thread: rounding, and whether subnormals are kept. The sticky
 /// exception flags do not belong to them.
@@ -55,4 +55,4 @@ class DefaultArithmetic {
   ArithmeticSettings::Word before_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "kernels/default_arithmetic.h"
 #include "kernels/kernels.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 __extension__ using Total = __int128;
@@ -158,4 +158,4 @@ void average_integers(std::byte* out, std::span<const std::byte* const> sources,
   });
 }
 
-}  // namespace rueda
+}  // namespace farandole

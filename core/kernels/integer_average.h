@@ -11,7 +11,7 @@
 
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The type of the halves and of what has one part only.
 inline constexpr DType kWideType = DType::Int64;
@@ -33,4 +33,4 @@ void narrow(std::byte* out, const std::byte* wide, std::size_t stride, std::size
 void average_integers(std::byte* out, std::span<const std::byte* const> sources, std::size_t count,
                       DType dtype, double factor);
 
-}  // namespace rueda
+}  // namespace farandole

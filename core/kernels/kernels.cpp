@@ -12,7 +12,7 @@
 #include "kernels/default_arithmetic.h"
 #include "kernels/table.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 #if defined(__x86_64__)
@@ -132,4 +132,4 @@ void reduce(std::byte* out, std::span<const std::byte* const> sources, std::size
       out, also_out, sources.data(), sources.size(), count, postscale);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -17,7 +17,7 @@
 
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Instruction sets the kernels are compiled for. Baseline is always there.
 enum class Level : std::uint8_t { Baseline = 0, Avx2 = 1, Avx512 = 2 };
@@ -56,4 +56,4 @@ void reduce(std::byte* out, std::span<const std::byte* const> sources, std::size
             DType dtype, ReduceOp op, double postscale = 1.0, std::byte* also_out = nullptr,
             Level level = best_level());
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,21 +8,21 @@
 
 #include <immintrin.h>
 
-#define RUEDA_VECTOR_BYTES 32
+#define FARANDOLE_VECTOR_BYTES 32
 #include "kernels/kernels_impl.inl"
 
-namespace rueda::kernels {
+namespace farandole::kernels {
 
 const Table* avx2_table() noexcept { return &kTable; }
 
-}  // namespace rueda::kernels
+}  // namespace farandole::kernels
 
 #else
 
-namespace rueda::kernels {
+namespace farandole::kernels {
 
 const Table* avx2_table() noexcept { return nullptr; }
 
-}  // namespace rueda::kernels
+}  // namespace farandole::kernels
 
 #endif

@@ -4,11 +4,11 @@
 
 #include "kernels/table.h"
 
-#define RUEDA_VECTOR_BYTES 16
+#define FARANDOLE_VECTOR_BYTES 16
 #include "kernels/kernels_impl.inl"
 
-namespace rueda::kernels {
+namespace farandole::kernels {
 
 const Table* baseline_table() noexcept { return &kTable; }
 
-}  // namespace rueda::kernels
+}  // namespace farandole::kernels

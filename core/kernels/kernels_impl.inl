@@ -1,4 +1,4 @@
-/// The kernels. They are written once, over vectors of RUEDA_VECTOR_BYTES bytes; the file of each
+/// The kernels. They are written once, over vectors of FARANDOLE_VECTOR_BYTES bytes; the file of each
 /// level includes them (above 16 bytes after <immintrin.h>). Only the conversion of float16 differs
 /// between levels.
 ///
@@ -6,19 +6,19 @@
 /// So all levels share this text, and only integer scaling depends on the auto-vectoriser.
 /// Everything is in an unnamed namespace: see table.h for the reason.
 
-namespace rueda::kernels {
+namespace farandole::kernels {
 namespace {
 
-#define RUEDA_INLINE [[gnu::always_inline]] inline
+#define FARANDOLE_INLINE [[gnu::always_inline]] inline
 // Says that the rounds of the following loop do not depend on each other. Clang would report an
 // error where it does not use this.
 #if defined(__clang__)
-#define RUEDA_INDEPENDENT
+#define FARANDOLE_INDEPENDENT
 #else
-#define RUEDA_INDEPENDENT _Pragma("GCC ivdep")
+#define FARANDOLE_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-inline constexpr int kVector = RUEDA_VECTOR_BYTES;
+inline constexpr int kVector = FARANDOLE_VECTOR_BYTES;
 
 template <typename T, int Bytes>
 struct VectorOf {
@@ -32,13 +32,13 @@ using U32 = Vector<std::uint32_t>;
 using I32 = Vector<std::int32_t>;
 
 template <typename V>
-RUEDA_INLINE V load(const std::byte* from) {
+FARANDOLE_INLINE V load(const std::byte* from) {
   V value;
   __builtin_memcpy(&value, from, sizeof(V));
   return value;
 }
 template <typename V>
-RUEDA_INLINE void store(std::byte* to, V value) {
+FARANDOLE_INLINE void store(std::byte* to, V value) {
   __builtin_memcpy(to, &value, sizeof(V));
 }
 
@@ -57,21 +57,21 @@ struct Floating {
   static constexpr int kUnroll = 4;  ///< vectors in flight per source, to hide the adds' latency
   static constexpr bool kScalesInRegister = true;
 
-  RUEDA_INLINE static Vec sum(Vec a, Vec b) { return a + b; }
-  RUEDA_INLINE static Vec product(Vec a, Vec b) { return a * b; }
+  FARANDOLE_INLINE static Vec sum(Vec a, Vec b) { return a + b; }
+  FARANDOLE_INLINE static Vec product(Vec a, Vec b) { return a * b; }
   /// a < b ? a : b keeps b if one is NaN and if both are zero; the two orders together see both.
   /// Of two zeros `or` keeps the minus sign; of a NaN and anything `or` makes some NaN.
-  RUEDA_INLINE static Vec min(Vec a, Vec b) {
+  FARANDOLE_INLINE static Vec min(Vec a, Vec b) {
     return (Vec)((BitVec)(a < b ? a : b) | (BitVec)(b < a ? b : a));
   }
-  RUEDA_INLINE static Vec max(Vec a, Vec b) {
+  FARANDOLE_INLINE static Vec max(Vec a, Vec b) {
     const BitVec sign = BitVec{} + kSignBit;
     const Vec mirrored = min((Vec)((BitVec)a ^ sign), (Vec)((BitVec)b ^ sign));
     return (Vec)((BitVec)mirrored ^ sign);
   }
   /// One NaN for all: which operand's payload survives an addition is the compiler's choice.
-  RUEDA_INLINE static Vec canonical(Vec v) { return v == v ? v : (Vec)(BitVec{} + kQuietNan); }
-  RUEDA_INLINE static Vec scaled(Vec v, double factor) {
+  FARANDOLE_INLINE static Vec canonical(Vec v) { return v == v ? v : (Vec)(BitVec{} + kQuietNan); }
+  FARANDOLE_INLINE static Vec scaled(Vec v, double factor) {
     return canonical(v * static_cast<T>(factor));
   }
 };
@@ -81,15 +81,15 @@ using InFloat64 = Floating<double, std::uint64_t, 0x7ff8000000000000u, 0x8000000
 
 struct Float32 : InFloat32 {
   using Packed = Vec;
-  RUEDA_INLINE static Vec unpack(Packed p) { return p; }
-  RUEDA_INLINE static Packed pack(Vec v) { return v; }
-  RUEDA_INLINE static Vec rounded(Vec v) { return v; }
+  FARANDOLE_INLINE static Vec unpack(Packed p) { return p; }
+  FARANDOLE_INLINE static Packed pack(Vec v) { return v; }
+  FARANDOLE_INLINE static Vec rounded(Vec v) { return v; }
 };
 struct Float64 : InFloat64 {
   using Packed = Vec;
-  RUEDA_INLINE static Vec unpack(Packed p) { return p; }
-  RUEDA_INLINE static Packed pack(Vec v) { return v; }
-  RUEDA_INLINE static Vec rounded(Vec v) { return v; }
+  FARANDOLE_INLINE static Vec unpack(Packed p) { return p; }
+  FARANDOLE_INLINE static Packed pack(Vec v) { return v; }
+  FARANDOLE_INLINE static Vec rounded(Vec v) { return v; }
 };
 /// Two half types per 32-bit lane, widened into two vectors without any shuffle: `even` has the
 /// lower half of every lane, `odd` the upper.
@@ -104,76 +104,76 @@ struct InPairs {
   static constexpr int kUnroll = 2;
   static constexpr bool kScalesInRegister = true;
 
-  RUEDA_INLINE static Vec sum(Vec a, Vec b) { return {a.even + b.even, a.odd + b.odd}; }
-  RUEDA_INLINE static Vec product(Vec a, Vec b) { return {a.even * b.even, a.odd * b.odd}; }
-  RUEDA_INLINE static Vec min(Vec a, Vec b) {
+  FARANDOLE_INLINE static Vec sum(Vec a, Vec b) { return {a.even + b.even, a.odd + b.odd}; }
+  FARANDOLE_INLINE static Vec product(Vec a, Vec b) { return {a.even * b.even, a.odd * b.odd}; }
+  FARANDOLE_INLINE static Vec min(Vec a, Vec b) {
     return {InFloat32::min(a.even, b.even), InFloat32::min(a.odd, b.odd)};
   }
-  RUEDA_INLINE static Vec max(Vec a, Vec b) {
+  FARANDOLE_INLINE static Vec max(Vec a, Vec b) {
     return {InFloat32::max(a.even, b.even), InFloat32::max(a.odd, b.odd)};
   }
-  RUEDA_INLINE static Vec canonical(Vec v) {
+  FARANDOLE_INLINE static Vec canonical(Vec v) {
     return {InFloat32::canonical(v.even), InFloat32::canonical(v.odd)};
   }
-  RUEDA_INLINE static Vec scaled(Vec v, double factor) {
+  FARANDOLE_INLINE static Vec scaled(Vec v, double factor) {
     return {InFloat32::scaled(v.even, factor), InFloat32::scaled(v.odd, factor)};
   }
 };
 
 struct BFloat16 : InPairs {
-  RUEDA_INLINE static Vec unpack(Packed p) { return {(F32)(p << 16), (F32)(p & 0xffff0000u)}; }
+  FARANDOLE_INLINE static Vec unpack(Packed p) { return {(F32)(p << 16), (F32)(p & 0xffff0000u)}; }
   /// Only for canonical values: their one NaN survives the rounding.
-  RUEDA_INLINE static Packed pack(Vec v) {
+  FARANDOLE_INLINE static Packed pack(Vec v) {
     return (nearest(v.even) >> 16) | (nearest(v.odd) & 0xffff0000u);
   }
-  RUEDA_INLINE static Vec rounded(Vec v) {
+  FARANDOLE_INLINE static Vec rounded(Vec v) {
     v = canonical(v);
     return {(F32)(nearest(v.even) & 0xffff0000u), (F32)(nearest(v.odd) & 0xffff0000u)};
   }
 
  private:
   /// Rounds to even in the upper half; a carry out of the mantissa is the next exponent.
-  RUEDA_INLINE static U32 nearest(F32 v) {
+  FARANDOLE_INLINE static U32 nearest(F32 v) {
     const U32 bits = (U32)v;
     return bits + 0x7fffu + ((bits >> 16) & 1u);
   }
 };
 
-#if RUEDA_VECTOR_BYTES > 16
+#if FARANDOLE_VECTOR_BYTES > 16
 
 /// As many 16-bit values as F32 has lanes: the operand of the processor's conversion.
 struct Float16 : InFloat32 {
   using Packed = Vector<std::uint16_t, kVector / 2>;
   static constexpr std::size_t kSize = 2;
-#if RUEDA_VECTOR_BYTES == 64
+#if FARANDOLE_VECTOR_BYTES == 64
   // The forms with a mask, of all lanes: GCC 12 warns that the plain forms use uninitialised
   // memory.
-  RUEDA_INLINE static Vec unpack(Packed p) {
+  FARANDOLE_INLINE static Vec unpack(Packed p) {
     return (Vec)_mm512_maskz_cvtph_ps(__mmask16{0xffff}, (__m256i)p);
   }
-  RUEDA_INLINE static Packed pack(Vec v) {
+  FARANDOLE_INLINE static Packed pack(Vec v) {
     return (Packed)_mm512_maskz_cvtps_ph(__mmask16{0xffff}, (__m512)v,
                                          _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
 #else
-  RUEDA_INLINE static Vec unpack(Packed p) { return (Vec)_mm256_cvtph_ps((__m128i)p); }
-  RUEDA_INLINE static Packed pack(Vec v) {
+  FARANDOLE_INLINE static Vec unpack(Packed p) { return (Vec)_mm256_cvtph_ps((__m128i)p); }
+  FARANDOLE_INLINE static Packed pack(Vec v) {
     return (Packed)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
 #endif
-  RUEDA_INLINE static Vec rounded(Vec v) { return unpack(pack(v)); }
+  FARANDOLE_INLINE static Vec rounded(Vec v) { return unpack(pack(v)); }
 };
 
 #else
 
 /// Integer code, for processors without an instruction.
 struct Float16 : InPairs {
-  RUEDA_INLINE static Vec unpack(Packed p) { return {widened(p & 0xffffu), widened(p >> 16)}; }
-  RUEDA_INLINE static Packed pack(Vec v) { return narrowed(v.even) | (narrowed(v.odd) << 16); }
-  RUEDA_INLINE static Vec rounded(Vec v) { return unpack(pack(v)); }
+  FARANDOLE_INLINE static Vec unpack(Packed p) { return {widened(p & 0xffffu), widened(p >> 16)}; }
+  FARANDOLE_INLINE static Packed pack(Vec v) { return narrowed(v.even) | (narrowed(v.odd) << 16); }
+  FARANDOLE_INLINE static Vec rounded(Vec v) { return unpack(pack(v)); }
 
  private:
-  RUEDA_INLINE static F32 widened(U32 half) {
+  FARANDOLE_INLINE static F32 widened(U32 half) {
     const U32 magnitude = (half & 0x7fffu) << 13;
     const U32 exponent = magnitude & 0x0f800000u;
     U32 normal = magnitude + (112u << 23);  // exponent bias 127 instead of 15
@@ -183,7 +183,7 @@ struct Float16 : InPairs {
     const U32 bits = exponent == 0u ? (U32)subnormal : normal;
     return (F32)(bits | ((half & 0x8000u) << 16));
   }
-  RUEDA_INLINE static U32 narrowed(F32 value) {
+  FARANDOLE_INLINE static U32 narrowed(F32 value) {
     const U32 sign = (U32)value & 0x80000000u;
     const U32 magnitude = (U32)value ^ sign;
     const I32 order = (I32)magnitude;  // non-negative, so it may be compared as signed
@@ -209,13 +209,13 @@ struct Integer {
   static constexpr int kUnroll = 4;
   static constexpr bool kScalesInRegister = false;
 
-  RUEDA_INLINE static Vec sum(Vec a, Vec b) { return (Vec)((BitVec)a + (BitVec)b); }
-  RUEDA_INLINE static Vec product(Vec a, Vec b) { return (Vec)((BitVec)a * (BitVec)b); }
-  RUEDA_INLINE static Vec min(Vec a, Vec b) { return a < b ? a : b; }
-  RUEDA_INLINE static Vec max(Vec a, Vec b) { return a > b ? a : b; }
-  RUEDA_INLINE static Vec canonical(Vec v) { return v; }
-  RUEDA_INLINE static Vec unpack(Packed p) { return p; }
-  RUEDA_INLINE static Packed pack(Vec v) { return v; }
+  FARANDOLE_INLINE static Vec sum(Vec a, Vec b) { return (Vec)((BitVec)a + (BitVec)b); }
+  FARANDOLE_INLINE static Vec product(Vec a, Vec b) { return (Vec)((BitVec)a * (BitVec)b); }
+  FARANDOLE_INLINE static Vec min(Vec a, Vec b) { return a < b ? a : b; }
+  FARANDOLE_INLINE static Vec max(Vec a, Vec b) { return a > b ? a : b; }
+  FARANDOLE_INLINE static Vec canonical(Vec v) { return v; }
+  FARANDOLE_INLINE static Vec unpack(Packed p) { return p; }
+  FARANDOLE_INLINE static Packed pack(Vec v) { return v; }
 
   struct [[gnu::packed, gnu::may_alias]] Unaligned {
     T value;
@@ -226,7 +226,7 @@ struct Integer {
     auto* to = reinterpret_cast<Unaligned*>(out);
     const auto* from = reinterpret_cast<const Unaligned*>(in);
     if (const double whole = whole_divisor(factor); whole != 0.0) {
-      RUEDA_INDEPENDENT
+      FARANDOLE_INDEPENDENT
       for (std::size_t i = 0; i < count; ++i) {
         if constexpr (sizeof(T) < 8) {
           to[i].value = truncated(static_cast<double>(from[i].value) / whole);
@@ -236,19 +236,19 @@ struct Integer {
       }
       return;
     }
-    RUEDA_INDEPENDENT
+    FARANDOLE_INDEPENDENT
     for (std::size_t i = 0; i < count; ++i) {
       to[i].value = truncated(static_cast<double>(from[i].value) * factor);
     }
   }
   /// n if the factor is that of an average over n values, 1 / n rounded; else 0. The product with
   /// it may lie just below the whole number that the quotient is: 49 * (1 / 49.0) < 1.
-  RUEDA_INLINE static double whole_divisor(double factor) {
+  FARANDOLE_INLINE static double whole_divisor(double factor) {
     if (!(factor > 0x1p-31 && factor < 1.0)) return 0.0;
     const double whole = static_cast<double>(static_cast<std::int64_t>(1.0 / factor + 0.5));
     return 1.0 / whole == factor ? whole : 0.0;
   }
-  RUEDA_INLINE static T truncated(double v) {
+  FARANDOLE_INLINE static T truncated(double v) {
     constexpr bool kSigned = T(-1) < T(0);
     constexpr int kBits = static_cast<int>(sizeof(T)) * 8 - (kSigned ? 1 : 0);
     constexpr T kHighest = static_cast<T>(static_cast<Unsigned>(~Unsigned{0}) >> (kSigned ? 1 : 0));
@@ -277,44 +277,44 @@ struct Boolean {
   static constexpr int kUnroll = 4;
   static constexpr bool kScalesInRegister = false;
 
-  RUEDA_INLINE static Vec sum(Vec a, Vec b) { return a | b; }
-  RUEDA_INLINE static Vec product(Vec a, Vec b) { return a & b; }
-  RUEDA_INLINE static Vec min(Vec a, Vec b) { return a & b; }
-  RUEDA_INLINE static Vec max(Vec a, Vec b) { return a | b; }
-  RUEDA_INLINE static Vec canonical(Vec v) { return v; }
-  RUEDA_INLINE static Vec unpack(Packed p) { return (Vec)(p != 0) & 1; }
-  RUEDA_INLINE static Packed pack(Vec v) { return v; }
+  FARANDOLE_INLINE static Vec sum(Vec a, Vec b) { return a | b; }
+  FARANDOLE_INLINE static Vec product(Vec a, Vec b) { return a & b; }
+  FARANDOLE_INLINE static Vec min(Vec a, Vec b) { return a & b; }
+  FARANDOLE_INLINE static Vec max(Vec a, Vec b) { return a | b; }
+  FARANDOLE_INLINE static Vec canonical(Vec v) { return v; }
+  FARANDOLE_INLINE static Vec unpack(Packed p) { return (Vec)(p != 0) & 1; }
+  FARANDOLE_INLINE static Packed pack(Vec v) { return v; }
   /// Never called: the dispatcher scales no Bool, as a truth value has no multiple.
   static void scale(std::byte*, const std::byte*, std::size_t, double) {}
 };
 
 struct Sum {
   template <typename E>
-  RUEDA_INLINE static typename E::Vec apply(typename E::Vec a, typename E::Vec b) {
+  FARANDOLE_INLINE static typename E::Vec apply(typename E::Vec a, typename E::Vec b) {
     return E::sum(a, b);
   }
 };
 struct Product {
   template <typename E>
-  RUEDA_INLINE static typename E::Vec apply(typename E::Vec a, typename E::Vec b) {
+  FARANDOLE_INLINE static typename E::Vec apply(typename E::Vec a, typename E::Vec b) {
     return E::product(a, b);
   }
 };
 struct Min {
   template <typename E>
-  RUEDA_INLINE static typename E::Vec apply(typename E::Vec a, typename E::Vec b) {
+  FARANDOLE_INLINE static typename E::Vec apply(typename E::Vec a, typename E::Vec b) {
     return E::min(a, b);
   }
 };
 struct Max {
   template <typename E>
-  RUEDA_INLINE static typename E::Vec apply(typename E::Vec a, typename E::Vec b) {
+  FARANDOLE_INLINE static typename E::Vec apply(typename E::Vec a, typename E::Vec b) {
     return E::max(a, b);
   }
 };
 
 template <typename E, bool kScaled>
-RUEDA_INLINE typename E::Packed finished(typename E::Vec v, [[maybe_unused]] double factor) {
+FARANDOLE_INLINE typename E::Packed finished(typename E::Vec v, [[maybe_unused]] double factor) {
   if constexpr (kScaled) return E::pack(E::scaled(v, factor));
   return E::pack(E::canonical(v));
 }
@@ -322,7 +322,7 @@ RUEDA_INLINE typename E::Packed finished(typename E::Vec v, [[maybe_unused]] dou
 /// Folds kCount vectors at byte `at` of every source. All sources are read before anything is
 /// written, so a destination may be a source.
 template <typename E, typename Op, bool kScaled, int kCount>
-RUEDA_INLINE void fold_at(std::byte* out, std::byte* also_out, const std::byte* const* sources,
+FARANDOLE_INLINE void fold_at(std::byte* out, std::byte* also_out, const std::byte* const* sources,
                           std::size_t n, std::size_t at, double factor) {
   constexpr std::size_t kStep = sizeof(typename E::Packed);
   typename E::Vec total[kCount];
@@ -348,7 +348,7 @@ RUEDA_INLINE void fold_at(std::byte* out, std::byte* also_out, const std::byte* 
 
 /// Bytes `at` … `end`. `n` is a constant where this is called for two sources.
 template <typename E, typename Op, bool kScaled>
-RUEDA_INLINE void fold_loop(std::byte* out, std::byte* also_out, const std::byte* const* sources,
+FARANDOLE_INLINE void fold_loop(std::byte* out, std::byte* also_out, const std::byte* const* sources,
                             std::size_t n, std::size_t at, std::size_t end, double factor) {
   constexpr std::size_t kStep = sizeof(typename E::Packed);
   for (; at + E::kUnroll * kStep <= end; at += E::kUnroll * kStep) {
@@ -471,7 +471,7 @@ constexpr Table make_table() {
 
 constexpr Table kTable = make_table();
 
-#undef RUEDA_INLINE
+#undef FARANDOLE_INLINE
 
 }  // namespace
-}  // namespace rueda::kernels
+}  // namespace farandole::kernels

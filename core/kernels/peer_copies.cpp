@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace rueda {
+namespace farandole {
 
 FasterWay::Way FasterWay::next() noexcept {
   // The first turn may touch its memory for the first time, so the second one is compared.
@@ -60,4 +60,4 @@ void PeerCopies::copy(std::byte* out, const std::byte* in, std::size_t bytes,
   way_.took(way, taken.count() / static_cast<float>(bytes));
 }
 
-}  // namespace rueda
+}  // namespace farandole

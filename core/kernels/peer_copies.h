@@ -11,7 +11,7 @@
 
 #include "kernels/copy.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Which of two ways is taken, by the times that they took. The second one must be much faster to
 /// be taken, and is left when it no longer is. What counts is the shortest of some copies in turn:
@@ -66,4 +66,4 @@ class PeerCopies {
   FasterWay way_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

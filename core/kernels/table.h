@@ -11,11 +11,11 @@
 
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 enum class Level : std::uint8_t;
 }
 
-namespace rueda::kernels {
+namespace farandole::kernels {
 
 /// out = factor * in; never called for a plain copy.
 using ScaleFn = void (*)(std::byte* out, const std::byte* in, std::size_t count, double factor);
@@ -48,4 +48,4 @@ const Table* avx512_table() noexcept;
 /// Of a level that is supported.
 const Table& table_of(Level level) noexcept;
 
-}  // namespace rueda::kernels
+}  // namespace farandole::kernels

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 constexpr std::size_t kAlignment = 64;  // what frameworks expect of their own tensors
@@ -128,4 +128,4 @@ void HostPool::give_back(Block block) noexcept {
   for (const Block& each : freed) source_->release(each.data, each.capacity);
 }
 
-}  // namespace rueda
+}  // namespace farandole

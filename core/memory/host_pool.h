@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-namespace rueda {
+namespace farandole {
 
 class HostPool;
 
@@ -74,4 +74,4 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
   std::size_t keep_bytes_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

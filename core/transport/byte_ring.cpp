@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 Error malformed() {
@@ -92,4 +92,4 @@ bool RingReader::closed() const noexcept {
   return ring_.head->closed.load(std::memory_order_seq_cst) != 0;
 }
 
-}  // namespace rueda
+}  // namespace farandole

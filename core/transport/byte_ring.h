@@ -11,7 +11,7 @@
 #include "result.h"
 #include "transport/shm_layout.h"
 
-namespace rueda {
+namespace farandole {
 
 class RingWriter {
  public:
@@ -53,4 +53,4 @@ class RingReader {
   std::uint32_t read_ = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 /// How many bytes may wait at one end. A rank that is stopped reads nothing, and others may go on
 /// in process sets that it is not in. Their messages to it must not fill the memory.
@@ -51,4 +51,4 @@ class ControlChannel {
   [[nodiscard]] virtual bool congested() const = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

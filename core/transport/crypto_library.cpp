@@ -4,7 +4,7 @@
 
 #include <initializer_list>
 
-namespace rueda::crypto {
+namespace farandole::crypto {
 
 namespace {
 
@@ -27,11 +27,11 @@ Library find() {
     found.missing = "libcrypto.so.3";
     return found;
   }
-#define RUEDA_CRYPTO_FIND(result, name, arguments)                             \
+#define FARANDOLE_CRYPTO_FIND(result, name, arguments)                         \
   found.name = reinterpret_cast<result(*) arguments>(::dlsym(library, #name)); \
   if (found.name == nullptr && *found.missing == '\0') found.missing = #name;
-  RUEDA_CRYPTO_FUNCTIONS(RUEDA_CRYPTO_FIND)
-#undef RUEDA_CRYPTO_FIND
+  FARANDOLE_CRYPTO_FUNCTIONS(FARANDOLE_CRYPTO_FIND)
+#undef FARANDOLE_CRYPTO_FIND
   return found;
 }
 
@@ -42,4 +42,4 @@ const Library& library() {
   return found;
 }
 
-}  // namespace rueda::crypto
+}  // namespace farandole::crypto

@@ -6,13 +6,13 @@
 
 #include <cstddef>
 
-namespace rueda::crypto {
+namespace farandole::crypto {
 
 struct Context;  // EVP_CIPHER_CTX
 struct Kind;     // EVP_CIPHER
 struct Digest;   // EVP_MD
 
-#define RUEDA_CRYPTO_FUNCTIONS(X)                                                               \
+#define FARANDOLE_CRYPTO_FUNCTIONS(X)                                                           \
   X(Context*, EVP_CIPHER_CTX_new, ())                                                           \
   X(void, EVP_CIPHER_CTX_free, (Context*))                                                      \
   X(int, EVP_CIPHER_CTX_ctrl, (Context*, int type, int number, void* pointer))                  \
@@ -30,9 +30,9 @@ struct Digest;   // EVP_MD
 
 /// `missing`: the library or function that was not found; "" if nothing is missing.
 struct Library {
-#define RUEDA_CRYPTO_MEMBER(result, name, arguments) result(*name) arguments = nullptr;
-  RUEDA_CRYPTO_FUNCTIONS(RUEDA_CRYPTO_MEMBER)
-#undef RUEDA_CRYPTO_MEMBER
+#define FARANDOLE_CRYPTO_MEMBER(result, name, arguments) result(*name) arguments = nullptr;
+  FARANDOLE_CRYPTO_FUNCTIONS(FARANDOLE_CRYPTO_MEMBER)
+#undef FARANDOLE_CRYPTO_MEMBER
   const char* missing = "";
 };
 
@@ -43,4 +43,4 @@ inline constexpr int kSetTag = 0x11;
 /// The library of this process, searched on first use. Any thread.
 [[nodiscard]] const Library& library();
 
-}  // namespace rueda::crypto
+}  // namespace farandole::crypto

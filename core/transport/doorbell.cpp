@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-namespace rueda {
+namespace farandole {
 
 void Doorbell::ring_slow() const noexcept {
   // Several ranks may ring at once: the one that takes the name out of the word writes.
@@ -21,4 +21,4 @@ void Doorbell::ring_slow() const noexcept {
   }
 }
 
-}  // namespace rueda
+}  // namespace farandole

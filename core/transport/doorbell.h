@@ -11,7 +11,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace rueda {
+namespace farandole {
 
 enum class Sleeper : std::uint32_t { Nobody = 0, EngineThread = 1, Waiter = 2 };
 
@@ -41,4 +41,4 @@ class Doorbell {
   int waiter_fd_ = -1;
 };
 
-}  // namespace rueda
+}  // namespace farandole

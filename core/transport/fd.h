@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 class Fd {
  public:
@@ -33,4 +33,4 @@ class Fd {
   int value_ = -1;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstdint>
 
-namespace rueda {
+namespace farandole {
 
 Result<std::unique_ptr<LateConnections>> LateConnections::open() {
   Fd bell(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -44,4 +44,4 @@ std::vector<LateConnections::Arrival> LateConnections::take() {
   return std::exchange(arrivals_, {});
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -14,7 +14,7 @@
 #include "transport/fd.h"
 #include "transport/seal.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Any thread, except where noted.
 class LateConnections {
@@ -53,4 +53,4 @@ class LateConnections {
   std::atomic<bool> arrived_{false};
 };
 
-}  // namespace rueda
+}  // namespace farandole

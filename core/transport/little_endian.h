@@ -4,7 +4,7 @@
 #include <concepts>
 #include <cstddef>
 
-namespace rueda {
+namespace farandole {
 
 template <std::unsigned_integral T>
 constexpr void store_little_endian(std::byte* out, T value) noexcept {
@@ -20,4 +20,4 @@ template <std::unsigned_integral T>
   return value;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -108,4 +108,4 @@ std::vector<int> Mesh::descriptors() const {
   return all;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -18,7 +18,7 @@
 #include "transport/late_connections.h"
 #include "transport/peer_link.h"
 
-namespace rueda {
+namespace farandole {
 
 class Mesh final : public LinkOpener {
  public:
@@ -75,4 +75,4 @@ class Mesh final : public LinkOpener {
   std::vector<PeerLink*> connected_;  // of them; there may be thousands of others
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// A member that only declines looks at its links each so many times.
@@ -85,4 +85,4 @@ Result<void> NoteExchange::note(Rank from, std::uint64_t subject, std::span<cons
   return found == ends_.end() ? Result<void>() : found->second->note(from, body);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "transport/peer_link.h"
 #include "transport/proposals.h"
 
-namespace rueda {
+namespace farandole {
 
 /// For the thread that moves bytes.
 class NoteExchange final : public NoteSink {
@@ -51,4 +51,4 @@ class NoteExchange final : public NoteSink {
   unsigned looks_ = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

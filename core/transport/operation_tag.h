@@ -7,7 +7,7 @@
 
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Equal on all members of an operation, and different for every operation. 0: no particular
 /// operation.
@@ -54,4 +54,4 @@ inline constexpr unsigned kProposedRoundShift = 16;
                .by_peer = true};
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 
 #include "transport/little_endian.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::uint32_t kMessage = 0x61647552;  // "Ruda": unlikely in a stream that is out of step
@@ -289,4 +289,4 @@ pollfd PeerLink::wants() const noexcept {
       .fd = events == 0 ? -1 : socket_->fd(), .events = static_cast<short>(events), .revents = 0};
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -23,7 +23,7 @@
 #include "transport/operation_tag.h"
 #include "transport/socket.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The largest note, in bytes.
 inline constexpr std::size_t kMaxNote = std::size_t{72} << 10;
@@ -175,4 +175,4 @@ class PeerLink {
   int listeners_ = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

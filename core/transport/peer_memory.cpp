@@ -11,12 +11,12 @@
 #include <cerrno>
 #include <utility>
 
-#if defined(RUEDA_THREAD_SANITIZED)
+#if defined(FARANDOLE_THREAD_SANITIZED)
 // For ranks that are threads: the sanitizer does not see what the kernel reads for another process.
 extern "C" void __tsan_read_range(void* address, unsigned long bytes);
 #endif
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::uint32_t kComplete = 1;
@@ -77,7 +77,7 @@ int PeerMemory::read(std::span<const Part> parts) const noexcept {
       if (here[first].iov_len == 0) ++first;
     }
   }
-#if defined(RUEDA_THREAD_SANITIZED)
+#if defined(FARANDOLE_THREAD_SANITIZED)
   // After the read, which proves that the addresses are valid: a peer's word is not trusted.
   for (const Part& part : parts) {
     if (self_) __tsan_read_range(reinterpret_cast<void*>(part.there), part.bytes);
@@ -117,4 +117,4 @@ bool proven(const PeerMemory& memory, const MemoryCard& card) noexcept {
   return memory.read(std::span(&part, 1)) == 0 && found == card.number && memory.alive();
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -18,7 +18,7 @@
 #include "result.h"
 #include "transport/shm_layout.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Does not own the descriptors.
 class PeerMemory {
@@ -71,4 +71,4 @@ class MemoryToken {
 /// card.
 [[nodiscard]] bool proven(const PeerMemory& memory, const MemoryCard& card) noexcept;
 
-}  // namespace rueda
+}  // namespace farandole

@@ -12,7 +12,7 @@
 
 #include "transport/note_exchange.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// The head of a note: that of a slot as it lies in memory.
@@ -287,4 +287,4 @@ Result<void> Proposals::note(Rank from, std::span<const std::byte> body) {
   return {};
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -35,7 +35,7 @@
 #include "transport/peer_link.h"
 #include "transport/shm_layout.h"
 
-namespace rueda {
+namespace farandole {
 
 class NoteExchange;
 
@@ -179,4 +179,4 @@ class Proposals final {
   bool closed_ = false;
 };
 
-}  // namespace rueda
+}  // namespace farandole

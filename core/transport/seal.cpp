@@ -6,12 +6,12 @@
 
 #include "transport/little_endian.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::size_t kOverhead = kSealLengthBytes + kSealTagBytes;
 constexpr std::size_t kLeastRoom = std::size_t{16} << 10;  // enough for most control messages
-constexpr unsigned char kNextKey[] = "rueda next key";
+constexpr unsigned char kNextKey[] = "farandole next key";
 
 unsigned char* raw(std::byte* bytes) noexcept { return reinterpret_cast<unsigned char*>(bytes); }
 const unsigned char* raw(const std::byte* bytes) noexcept {
@@ -233,4 +233,4 @@ bool Seal::holds() const noexcept {
   return length == 0 || length > kMaxSealed || arrived >= length + kOverhead;  // or an error
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -21,7 +21,7 @@
 #include "result.h"
 #include "transport/crypto_library.h"
 
-namespace rueda {
+namespace farandole {
 
 enum class Protection : std::uint8_t { Off, Integrity, Full };
 
@@ -130,4 +130,4 @@ class Seal {
   std::span<std::byte> plain_;  // part of incoming_, in front of taken_
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 
 #include "text.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 enum : std::uint32_t { kNothing = 0, kWriting = 1, kComplete = 2 };
@@ -60,4 +60,4 @@ std::optional<Error> read_cause(const ShmView& peer) {
   return error;
 }
 
-}  // namespace rueda
+}  // namespace farandole

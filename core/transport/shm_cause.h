@@ -9,7 +9,7 @@
 #include "result.h"
 #include "transport/shm_layout.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Fills the record of this rank's segment. Only the first call has an effect. Any thread. Long
 /// texts are cut. Causes beneath the error become part of the text.
@@ -18,4 +18,4 @@ void publish_cause(const ShmView& own, const Error& error) noexcept;
 /// The cause that the owner of that segment has left; none: it has not failed.
 [[nodiscard]] std::optional<Error> read_cause(const ShmView& peer);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using Length = std::uint32_t;
@@ -137,4 +137,4 @@ bool ShmChannel::ready() const {
   return in_.has_data() || in_.closed() || (!queue_.empty() && out_.has_room());
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "transport/doorbell.h"
 #include "transport/shm_layout.h"
 
-namespace rueda {
+namespace farandole {
 
 /// A message in the ring is its length (32 bits) and its bytes, written piece by piece as there is
 /// room.
@@ -57,4 +57,4 @@ class ShmChannel final : public ControlChannel {
   std::vector<std::byte> message_;  // a copy, because the peer could change the ring after a check
 };
 
-}  // namespace rueda
+}  // namespace farandole

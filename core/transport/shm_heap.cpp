@@ -9,7 +9,7 @@
 
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
@@ -100,4 +100,4 @@ Result<std::byte*> ShmHeap::at(std::uint64_t offset, std::size_t bytes) {
   return base + offset;
 }
 
-}  // namespace rueda
+}  // namespace farandole

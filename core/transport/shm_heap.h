@@ -16,7 +16,7 @@
 #include "transport/fd.h"
 #include "transport/shm_layout.h"
 
-namespace rueda {
+namespace farandole {
 
 class ShmHeap {
  public:
@@ -54,4 +54,4 @@ class ShmHeap {
   std::size_t reserved_ = 0;  // bytes that have memory
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free,
@@ -160,4 +160,4 @@ std::byte* ShmView::slot(int channel, std::uint32_t index) const noexcept {
   return channel_base(channel) + Offsets(local_size_).in(channel).slots + index * kShmSlotBytes;
 }
 
-}  // namespace rueda
+}  // namespace farandole

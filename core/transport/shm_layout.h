@@ -21,7 +21,7 @@
 
 #include "transport/doorbell.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The largest number of ranks on one host.
 inline constexpr int kMaxLocalRanks = 512;
@@ -225,4 +225,4 @@ class ShmView {
   int local_size_ = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 Result<void> fallocate(const Fd& file, std::size_t offset, std::size_t bytes) {
@@ -101,4 +101,4 @@ Result<void> ShmSegment::reserve(std::size_t offset, std::size_t bytes) {
 
 ShmSegment ShmSegment::share(std::span<std::byte> memory) noexcept { return {memory, false}; }
 
-}  // namespace rueda
+}  // namespace farandole

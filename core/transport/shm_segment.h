@@ -8,7 +8,7 @@
 #include "result.h"
 #include "transport/fd.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Owns a mapping of a memfd, or refers to memory of another owner.
 class ShmSegment {
@@ -55,4 +55,4 @@ class ShmSegment {
   Fd file_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -14,7 +14,7 @@
 #include <string>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// Bytes that one call encrypts or decrypts at most.
@@ -266,4 +266,4 @@ Error Socket::failure(int error_number) const {
   return error;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -12,7 +12,7 @@
 #include "transport/fd.h"
 #include "transport/seal.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Reads and writes as many bytes as possible without blocking. Used by one thread at a time.
 /// Errors carry the rank at the other end.
@@ -76,4 +76,4 @@ class Socket {
 /// "connection closed by rank 3" and the like.
 [[nodiscard]] Error connection_closed(Rank peer);
 
-}  // namespace rueda
+}  // namespace farandole

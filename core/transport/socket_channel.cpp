@@ -7,7 +7,7 @@
 
 #include "transport/little_endian.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::size_t kLengthBytes = 4;
@@ -125,4 +125,4 @@ pollfd SocketChannel::wants() const noexcept {
           .revents = 0};
 }
 
-}  // namespace rueda
+}  // namespace farandole

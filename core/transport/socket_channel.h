@@ -11,7 +11,7 @@
 #include "transport/control_channel.h"
 #include "transport/socket.h"
 
-namespace rueda {
+namespace farandole {
 
 /// A limit against hostile or corrupt lengths. It is not a buffer size: buffers grow with the bytes
 /// that have arrived.
@@ -49,4 +49,4 @@ class SocketChannel final : public ControlChannel {
   std::optional<Error> broken_;  // why nothing more will arrive
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -5,9 +5,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-project = "Rueda"
-copyright = "the Rueda authors"
-author = "the Rueda authors"
+project = "Farandole"
+copyright = "the Farandole authors"
+author = "the Farandole authors"
 
 extensions = ["myst_parser", "sphinx.ext.napoleon", "docs.site.reference"]
 exclude_patterns = ["site"]
@@ -20,7 +20,7 @@ suppress_warnings = ["ref.python"]  # a name that several modules offer: the sam
 napoleon_numpy_docstring = False
 
 html_theme = "furo"
-html_title = "Rueda"
+html_title = "Farandole"
 html_show_sphinx = False
 html_copy_source = False
 python_display_short_literal_types = True

@@ -179,8 +179,8 @@ def _operations(text: str) -> str:
         return name.lower()
     if name.lower() == "ccl":
         raise ValueError(
-            "oneCCL is not supported; leave it out for the transports of Rueda, or use mpi for a fabric that "
-            "only MPI drives"
+            "oneCCL is not supported; leave it out for the transports of Farandole, or use mpi for a fabric "
+            "that only MPI drives"
         )
     if not re.fullmatch(r"[\w.]+:[\w.]+", name):
         raise ValueError(f"{name!r} is not gloo, mpi, or module:Class, a backend of yours")
@@ -398,14 +398,14 @@ class Config:
         "HOROVOD_CONTROLLER",
         one_of("gloo", "mpi", fold=_folded),
         "gloo",
-        "gloo or mpi: where `init(comm=[...])` looks its ranks up. Either way Rueda negotiates by "
+        "gloo or mpi: where `init(comm=[...])` looks its ranks up. Either way Farandole negotiates by "
         "itself. `horovodrun` sets gloo.",
     )
     cpu_operations: str = _setting(
         "HOROVOD_CPU_OPERATIONS",
         _operations,
         "gloo",
-        "What moves the bytes in host memory: gloo (the transports of Rueda), mpi (mpi4py), or "
+        "What moves the bytes in host memory: gloo (the transports of Farandole), mpi (mpi4py), or "
         "`module:Class`, a [backend in Python](howto/write-a-backend-in-python.md). The same on every "
         "rank. ccl is refused.",
     )

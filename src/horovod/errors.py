@@ -1,4 +1,4 @@
-"""Every exception that Rueda raises, and where each comes from; and how it warns of what is deprecated.
+"""Every exception that Farandole raises, and where each comes from; and how it warns of what is deprecated.
 
     HorovodError
     ├ ConfigError (a ValueError)              a setting or the launch environment makes no sense
@@ -16,7 +16,7 @@
     │  └ RendezvousError                      the ranks could not form a world in init()
     │     ├ StoreTimeout                      keys that did not appear in the store in time
     │     ├ AuthenticationError               the other side does not know the key of this job
-    │     └ VersionError                      it does, but runs another release of Rueda
+    │     └ VersionError                      it does, but runs another release of Farandole
     ├ ReplicasDifferError (a RuntimeError)    ranks have different weights, and HOROVOD_REPLICA_CHECK=error
     ├ LaunchError (a RuntimeError)            the launcher could not start or keep the job
     │  └ WorkerFailed                         one worker ended with an error
@@ -74,7 +74,7 @@ __all__ = [
 
 
 class HorovodError(Exception):
-    """Base of everything that Rueda reports as an error."""
+    """Base of everything that Farandole reports as an error."""
 
     recoverable: bool = False
     """Whether a new round, that is a world formed anew, can mend it."""
@@ -269,7 +269,7 @@ class AuthenticationError(RendezvousError):
 
 
 class VersionError(RendezvousError):
-    """Two processes of a job run different releases of Rueda: ``own`` and ``other``. Not recoverable."""
+    """Two processes of a job run different releases of Farandole: ``own`` and ``other``. Not recoverable."""
 
     recoverable = False
 
@@ -349,7 +349,7 @@ def get_version_mismatch_message(name: str, version: str, installed_version: str
     """The sentence for a framework whose installed version is not the one a native part was built for."""
     return (
         f"A native part was made for {name} {installed_version}, but {name} {version} is in use. "
-        f"Install a build of Rueda that fits {name} {version}."
+        f"Install a build of Farandole that fits {name} {version}."
     )
 
 

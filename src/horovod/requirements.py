@@ -147,4 +147,4 @@ def _why_no_core(error: ImportError) -> str:
             cause += f" What is there is not for this Python {version}: {', '.join(others)}."
     if os.path.exists(os.path.join(_FOLDER, "..", "..", "CMakeLists.txt")):
         return f"{cause} This is a source tree: make the module with `make build`."
-    return f"{cause} Install the package again: {_install('--force-reinstall --no-deps rueda')}"
+    return f"{cause} Install the package again: {_install('--force-reinstall --no-deps farandole')}"

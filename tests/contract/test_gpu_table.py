@@ -30,12 +30,12 @@ def table(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
 def test_every_program_runs_on_the_stand_in(tmp_path: Path) -> None:
     programs = ["load", "growth", "copies", "overlap", "beside NCCL", "beside memcpy"]
     ways = ["nccl-1", "staged-1", "staged-2", "peer-2"]
-    if "RUEDA_FULL_MATRIX" in os.environ:
+    if "FARANDOLE_FULL_MATRIX" in os.environ:
         programs += ["sanitizer", "moves", "beside DDP"]
     path = tmp_path / "gpu.json"
     ended = table(
         *("--small", "--json", str(path), "--only", *programs, "--ways", *ways),
-        RUEDA_TEST_DEVICE="fake",
+        FARANDOLE_TEST_DEVICE="fake",
         FAKE_CUDA_DEVICES="1",
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -62,7 +62,7 @@ def test_every_program_runs_on_the_stand_in(tmp_path: Path) -> None:
 def test_a_program_that_fails_fails_the_table(tmp_path: Path) -> None:
     ended = table(
         *("--small", "--json", str(tmp_path / "gpu.json"), "--only", "copies", "--ways", "staged-2"),
-        RUEDA_TEST_DEVICE="fake",
+        FARANDOLE_TEST_DEVICE="fake",
         FAKE_CUDA_FAIL="cuMemHostAlloc:*:2",
     )
     assert ended.returncode == 1, ended.stdout + ended.stderr
@@ -70,7 +70,7 @@ def test_a_program_that_fails_fails_the_table(tmp_path: Path) -> None:
 
 
 def test_without_a_device_one_sentence_says_what_to_do() -> None:
-    ended = table(RUEDA_TEST_DEVICE="", LD_LIBRARY_PATH=str(fakes.FOLDER), FAKE_CUDA_DEVICES="0")
+    ended = table(FARANDOLE_TEST_DEVICE="", LD_LIBRARY_PATH=str(fakes.FOLDER), FAKE_CUDA_DEVICES="0")
     assert ended.returncode == 2, ended.stdout + ended.stderr
     assert "the driver has no device for this process" in ended.stderr
     assert "docker run --gpus all" in ended.stderr

@@ -17,7 +17,7 @@ import pytest
 from horovod.bootstrap.store_server import StoreServer
 
 VICTIM = Path(__file__).with_name("victim.py")
-KILLS = 50 if os.environ.get("RUEDA_FULL_MATRIX") else 15
+KILLS = 50 if os.environ.get("FARANDOLE_FULL_MATRIX") else 15
 WORLD = 3
 DETECTION_LIMIT_S = 1.0
 
@@ -54,7 +54,7 @@ def open_segments(job: str) -> set[str]:
             continue
         try:
             ours = job.encode() in (process / "environ").read_bytes()
-            if ours and "memfd:rueda" in (process / "maps").read_text():
+            if ours and "memfd:farandole" in (process / "maps").read_text():
                 found.add(process.name)
         except OSError:  # it ended meanwhile, or is not ours to look at
             continue

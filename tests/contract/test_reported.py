@@ -1,4 +1,4 @@
-"""Public reports of this field as cases: `reported/cases.py` for PyTorch; ``RUEDA_FULL_MATRIX=1`` adds
+"""Public reports of this field as cases: `reported/cases.py` for PyTorch; ``FARANDOLE_FULL_MATRIX=1`` adds
 those that compile, and TensorFlow's, each a job of its own."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import pytest
 from tests.contract.world import World, run_cases
 
-NAMES = ["cases", *(["compiled", "tensorflow_graphs"] if os.environ.get("RUEDA_FULL_MATRIX") else [])]
+NAMES = ["cases", *(["compiled", "tensorflow_graphs"] if os.environ.get("FARANDOLE_FULL_MATRIX") else [])]
 TABLES = [importlib.import_module(f"tests.contract.reported.{name}") for name in NAMES]
 
 

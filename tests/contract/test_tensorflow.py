@@ -16,7 +16,7 @@ TABLES = [
     (World(2), cases),
     (World(1), few_cases),
     (World(3, "single"), few_cases),
-    *([(World(4), few_cases)] if os.environ.get("RUEDA_FULL_MATRIX") else []),
+    *([(World(4), few_cases)] if os.environ.get("FARANDOLE_FULL_MATRIX") else []),
 ]
 
 

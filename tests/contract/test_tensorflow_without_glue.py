@@ -18,7 +18,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     assert library.count(NEEDED) == 1
     lacking: Path = tmp_path_factory.mktemp("glue") / "_tensorflow.so"
     lacking.write_bytes(library.replace(NEEDED, NEEDED[:-2] + b"X\0"))
-    return World(2, variables=(("RUEDA_TENSORFLOW_GLUE", str(lacking)), ("TF_CPP_MIN_LOG_LEVEL", "3")))
+    return World(2, variables=(("FARANDOLE_TENSORFLOW_GLUE", str(lacking)), ("TF_CPP_MIN_LOG_LEVEL", "3")))
 
 
 @pytest.mark.timeout(600)

@@ -1,6 +1,6 @@
 """The contract of `horovod.torch`: every case of the table alone and with two ranks that share memory; on two
-hosts of two ranks in fewer ways to call; in other worlds those that may differ there. ``RUEDA_FULL_MATRIX=1``
-runs every case in every world.
+hosts of two ranks in fewer ways to call; in other worlds those that may differ there.
+``FARANDOLE_FULL_MATRIX=1`` runs every case in every world.
 
 A world runs once, when its first case is asked for; see `world.py`.
 """
@@ -15,7 +15,7 @@ from tests.contract.world import WORLDS, World, run_cases
 
 WHOLE = {"1": cases, "2": cases, "abab": host_cases}
 TABLES = [
-    (world, cases if os.environ.get("RUEDA_FULL_MATRIX") else WHOLE.get(str(world), few_cases))
+    (world, cases if os.environ.get("FARANDOLE_FULL_MATRIX") else WHOLE.get(str(world), few_cases))
     for world in WORLDS
 ]
 

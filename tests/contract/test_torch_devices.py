@@ -1,6 +1,6 @@
 """`horovod.torch` with tensors of devices, on a driver and an NCCL that stand in for NVIDIA's: by NCCL with a
 device for each rank, through the host and from peer to peer with one device for both, and alone.
-`RUEDA_TEST_DEVICE=cuda` runs the same tables on real devices: `tests.contract.world`."""
+`FARANDOLE_TEST_DEVICE=cuda` runs the same tables on real devices: `tests.contract.world`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contract.world import World, run_cases
 
 def _world(size: int, **settings: object) -> World:
     given = {
-        "RUEDA_TEST_DEVICE": "fake",
+        "FARANDOLE_TEST_DEVICE": "fake",
         "LD_LIBRARY_PATH": fakes.environment()["LD_LIBRARY_PATH"],
         **settings,
     }
@@ -31,7 +31,7 @@ WORLDS = {
 
 # The ways differ below the frontend, and those are tested in tests/core.
 TABLES = {"1": streams, "2-nccl": streams, "2-staged": device_cases, "2-peer": peer_cases}
-if os.environ.get("RUEDA_FULL_MATRIX"):
+if os.environ.get("FARANDOLE_FULL_MATRIX"):
     TABLES.update({"1": device_cases, "2-nccl": nccl_cases, "2-peer": device_cases})
 
 

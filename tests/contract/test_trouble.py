@@ -59,7 +59,7 @@ model.fit(rows, rows[:, :1], batch_size=1, verbose=0)
 }
 
 
-@pytest.mark.parametrize("loop", ["torch"] + (["keras"] if os.environ.get("RUEDA_FULL_MATRIX") else []))
+@pytest.mark.parametrize("loop", ["torch"] + (["keras"] if os.environ.get("FARANDOLE_FULL_MATRIX") else []))
 def test_one_batch_more_is_told_in_numbers(tmp_path: Path, loop: str) -> None:
     status, output = end(job(tmp_path, "hvd.init()\n" + BATCHES[loop]))
     assert status == 1, output

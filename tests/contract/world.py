@@ -65,7 +65,11 @@ WORLDS = [
     World(4),
     World.on_hosts("abab"),
     # These take other ways in the core alone, if any; its tests have every size. Here they are for long runs.
-    *([World(3), World(4, "single"), World.on_hosts("aaba")] if os.environ.get("RUEDA_FULL_MATRIX") else []),
+    *(
+        [World(3), World(4, "single"), World.on_hosts("aaba")]
+        if os.environ.get("FARANDOLE_FULL_MATRIX")
+        else []
+    ),
 ]
 
 
@@ -252,9 +256,9 @@ def environment(rank: int, world: World, key: bytes, job: str, address: tuple[st
 
 
 def use_device() -> None:
-    """Make PyTorch's new tensors on the device that ``RUEDA_TEST_DEVICE`` names: ``cuda``; ``fake``: one that
-    `tests.fakes` stands in for. Without it they are in host memory."""
-    named = os.environ.get("RUEDA_TEST_DEVICE")
+    """Make PyTorch's new tensors on the device that ``FARANDOLE_TEST_DEVICE`` names: ``cuda``; ``fake``: one
+    that `tests.fakes` stands in for. Without it they are in host memory."""
+    named = os.environ.get("FARANDOLE_TEST_DEVICE")
     if not named:
         return
     if named == "fake":

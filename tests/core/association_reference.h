@@ -7,7 +7,7 @@
 
 #include "kernel_reference.h"
 
-namespace rueda::reference {
+namespace farandole::reference {
 
 using Groups = std::vector<std::vector<int>>;
 
@@ -76,4 +76,4 @@ inline Bytes associate(const Groups& groups, const std::vector<Bytes>& inputs,
   return hosts[0];
 }
 
-}  // namespace rueda::reference
+}  // namespace farandole::reference

@@ -35,7 +35,7 @@ set(tests_that_compute
     test_association test_chaos test_engine_fast_moves test_engine_fast_path test_engine_fast_sets test_kernels
     test_records test_shm_cross_memory_processes test_shm_processes)
 
-# Those that find a device: the libraries of tests/fakes are linked, and RUEDA_FAKES names their folder.
+# Those that find a device: the libraries of tests/fakes are linked, and FARANDOLE_FAKES names their folder.
 set(tests_with_fakes
     test_device_wait test_fake_cuda test_fake_nccl test_nccl test_nccl_failures test_peer test_peer_failures test_staged
     test_staged_failures)

@@ -12,7 +12,7 @@
 #include "overheard.h"
 #include "relay.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 class Chaos {
  public:
@@ -101,4 +101,4 @@ class Chaos {
   std::uint64_t turns_ = 0;
 };
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

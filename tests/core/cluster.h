@@ -21,7 +21,7 @@
 #include "engine/control/world.h"
 #include "engine/engine.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 using Groups = std::vector<std::vector<Rank>>;
 
@@ -299,4 +299,4 @@ Submission allreduce_of(std::vector<T>& values, std::string name, bool waited = 
   return submission;
 }
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

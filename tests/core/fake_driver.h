@@ -6,10 +6,10 @@
 
 #include "devices/driver.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 inline void* library() {
-  static void* const handle = ::dlopen(RUEDA_FAKES "/libcuda.so.1", RTLD_NOW);
+  static void* const handle = ::dlopen(FARANDOLE_FAKES "/libcuda.so.1", RTLD_NOW);
   return handle;
 }
 
@@ -23,12 +23,12 @@ Signature* symbol(const char* name) {
 inline const DeviceDriver& driver() {
   static const DeviceDriver table = [] {
     DeviceDriver filled;
-#define RUEDA_FILL(name, text, arguments) filled.name = symbol<DriverStatus arguments>(text);
-    RUEDA_DRIVER_FUNCTIONS(RUEDA_FILL)
-#undef RUEDA_FILL
+#define FARANDOLE_FILL(name, text, arguments) filled.name = symbol<DriverStatus arguments>(text);
+    FARANDOLE_DRIVER_FUNCTIONS(FARANDOLE_FILL)
+#undef FARANDOLE_FILL
     return filled;
   }();
   return table;
 }
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

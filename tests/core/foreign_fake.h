@@ -16,7 +16,7 @@
 
 #include "backends/foreign/foreign.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 /// What all ranks of a test have in common.
 struct FakeWorld {
@@ -177,4 +177,4 @@ class FakeClass final : public ForeignClass {
   std::shared_ptr<FakeWorld> world_;
 };
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -14,9 +14,9 @@
 
 extern "C" int cuCtxSynchronize();  // of the fake driver
 
-namespace rueda::testing {
+namespace farandole::testing {
 
-inline constexpr const char* kFakeDriver = RUEDA_FAKES "/libcuda.so.1";
+inline constexpr const char* kFakeDriver = FARANDOLE_FAKES "/libcuda.so.1";
 
 /// The device of one rank, as its framework uses it: a stream, and memory.
 class Framework {
@@ -116,4 +116,4 @@ inline std::shared_ptr<Work> run(Engine& engine, Submission submission) {
   return work;
 }
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -10,7 +10,7 @@
 #include "shm_world.h"
 #include "tcp_world.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 /// A world of hosts as threads of one process: shared memory in a host, sockets between hosts.
 class Hosts {
@@ -90,4 +90,4 @@ class Hosts {
   std::unique_ptr<TcpWorld> network_;
 };
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 struct Json {
   enum class Type { Null, Bool, Number, String, Array, Object };
@@ -142,4 +142,4 @@ class JsonReader {
   std::string_view rest_;
 };
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

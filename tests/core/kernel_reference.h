@@ -15,7 +15,7 @@
 #include "random_numbers.h"
 #include "types.h"
 
-namespace rueda::reference {
+namespace farandole::reference {
 
 using Bytes = std::vector<std::byte>;
 
@@ -294,4 +294,4 @@ inline Bytes mixed(DType dtype, std::size_t count, std::mt19937& seeds) {
   });
 }
 
-}  // namespace rueda::reference
+}  // namespace farandole::reference

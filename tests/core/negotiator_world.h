@@ -3,7 +3,7 @@
 
 #include "simulator.h"
 
-namespace rueda::test {
+namespace farandole::test {
 
 inline const Signature kFloats = signature(Kind::Allreduce, {256});
 
@@ -19,4 +19,4 @@ inline bool contains(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-}  // namespace rueda::test
+}  // namespace farandole::test

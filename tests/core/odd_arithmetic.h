@@ -7,10 +7,10 @@
 #include <xmmintrin.h>
 #endif
 
-namespace rueda {
+namespace farandole {
 
 #if defined(__x86_64__) || defined(__aarch64__)
-#define RUEDA_ODD_ARITHMETIC 1
+#define FARANDOLE_ODD_ARITHMETIC 1
 
 /// For its own length. Shares no code with the guard that it is there to test.
 class OddArithmetic {
@@ -42,4 +42,4 @@ class OddArithmetic {
 };
 #endif
 
-}  // namespace rueda
+}  // namespace farandole

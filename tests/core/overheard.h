@@ -15,7 +15,7 @@
 #include "engine/fast_path/ask_frame.h"
 #include "relay.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 /// Of a world without a cipher. Called by one relay's thread; read when that is gone.
 class Overheard {
@@ -148,4 +148,4 @@ class Overheard {
   std::map<std::uint32_t, std::map<Rank, Said>> rounds_;
 };
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

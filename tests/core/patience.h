@@ -11,14 +11,14 @@
 
 #include "backends/operation.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 /// Longer than any test takes, also under a sanitizer on a loaded machine.
 inline constexpr auto kPatience = std::chrono::seconds(30);
 
 /// Whether a sanitizer watches: then a test that has many cases of one kind takes fewer of them, as
 /// each takes ten times as long. All of them run without one.
-#if defined(RUEDA_SANITIZED)
+#if defined(FARANDOLE_SANITIZED)
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
@@ -83,4 +83,4 @@ inline ::testing::AssertionResult succeeded(const Result<void>& result) {
   return failure;
 }
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

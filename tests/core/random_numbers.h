@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-namespace rueda::reference {
+namespace farandole::reference {
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): tests draw millions of numbers under the
 /// sanitizers, where those of the standard library take ten times as long.
@@ -45,4 +45,4 @@ inline std::vector<float> normal_numbers(std::size_t count, std::uint64_t seed) 
   return numbers;
 }
 
-}  // namespace rueda::reference
+}  // namespace farandole::reference

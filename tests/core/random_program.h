@@ -18,7 +18,7 @@
 
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 /// What went wrong first, for all ranks: the others stop then. Outlives the engines.
 struct Outcome {
@@ -335,4 +335,4 @@ class ProgramThread {
   std::deque<Call> open_;
 };
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

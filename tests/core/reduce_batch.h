@@ -12,7 +12,7 @@
 #include "backends/buffers/staging.h"
 #include "tcp_world.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 /// One fused batch: the same counts on every member, in place or not.
 struct Batch {
@@ -60,4 +60,4 @@ inline reference::Bytes reduce_batch(TcpBackend& backend, const reference::Bytes
   return result;
 }
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -21,7 +21,7 @@
 #include "transport/fd.h"
 #include "types.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 class Relay {
  public:
@@ -172,4 +172,4 @@ class Relay {
   std::jthread thread_;  // ends first
 };
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

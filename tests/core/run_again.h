@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 /// What a program answers whose one test has run to its end: none that had no test does.
 inline constexpr int kRan = 17;
@@ -38,4 +38,4 @@ inline int run_again(const std::string& test, const std::vector<std::string>& se
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

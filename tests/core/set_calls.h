@@ -13,7 +13,7 @@
 
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 using Ranks = std::vector<Rank>;
 
@@ -95,4 +95,4 @@ inline void remove(Engine& engine, std::int32_t set) {
   ASSERT_TRUE(work && !work->error);
 }
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

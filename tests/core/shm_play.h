@@ -6,7 +6,7 @@
 #include "shm_script.h"
 #include "shm_world.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 /// Fails where a rank gets a result that is not right.
 inline void play(const ShmWorldOptions& options, const Script& script) {
@@ -19,4 +19,4 @@ inline void play(const ShmWorldOptions& options, const Script& script) {
   });
 }
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -14,7 +14,7 @@
 #include "association_reference.h"
 #include "backends/backend.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 using reference::Bytes;
 
@@ -280,4 +280,4 @@ class ScriptedRank {
   std::string problem_;
 };
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

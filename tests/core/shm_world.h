@@ -22,7 +22,7 @@
 #include "transport/fd.h"
 #include "transport/shm_segment.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 /// What a rank does while it cannot go on.
 enum class Wait { Yield, Sleep };
@@ -213,4 +213,4 @@ class ShmWorld {
   std::vector<Result<MemoryToken>> tokens_;
 };
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -22,7 +22,7 @@
 #include "collectives/registry.h"
 #include "engine/control/negotiator.h"
 
-namespace rueda::test {
+namespace farandole::test {
 
 /// What became of a submission.
 enum class Outcome : std::uint8_t { Pending, Dispatched, Failed };
@@ -434,4 +434,4 @@ inline NegotiatorOptions random_options(Simulator& source) {
   return options;
 }
 
-}  // namespace rueda::test
+}  // namespace farandole::test

@@ -17,7 +17,7 @@
 #include "backends/tcp/tcp.h"
 #include "patience.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 enum class Wire { UnixPair, Loopback };
 
@@ -155,4 +155,4 @@ class TcpWorld {
   std::vector<std::shared_ptr<Mesh>> meshes_;
 };
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -8,7 +8,7 @@
 #include "kernel_reference.h"
 #include "random_numbers.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using reference::Bytes;
@@ -361,4 +361,4 @@ TEST(AdasumErrors, integers_and_odd_numbers_of_ranks_are_refused_at_once) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

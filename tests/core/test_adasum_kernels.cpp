@@ -9,7 +9,7 @@
 #include "kernels/adasum.h"
 #include "odd_arithmetic.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using reference::Bytes;
@@ -145,7 +145,7 @@ TEST_P(AdasumKernels, combinations_have_the_bits_of_float64_rounded_at_the_end) 
   }
 }
 
-#if defined(RUEDA_ODD_ARITHMETIC)
+#if defined(FARANDOLE_ODD_ARITHMETIC)
 TEST_P(AdasumKernels, settings_of_the_calling_thread_do_not_show) {
   const std::vector<double> tiny(17, 0x1p-1060);
   const Bytes a = narrowed(tiny, DType::Float64);
@@ -234,4 +234,4 @@ TEST(AdasumWeightsTest, parallel_vectors_whose_squares_overflow_average) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

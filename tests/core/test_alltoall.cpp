@@ -10,7 +10,7 @@
 #include "shm_world.h"
 #include "tcp_world.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::drive_all;
@@ -198,4 +198,4 @@ TEST(Alltoall, RefusesAPlanThatContradictsItself) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

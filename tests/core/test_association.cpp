@@ -7,7 +7,7 @@
 
 #include "association_reference.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using reference::Bytes;
@@ -308,4 +308,4 @@ TEST(Association, AThousandHostsFit) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

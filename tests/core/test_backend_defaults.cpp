@@ -8,7 +8,7 @@
 #include "reduce_batch.h"
 #include "tcp_world.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using reference::Bytes;
@@ -325,4 +325,4 @@ TEST(Defaults, OperationsOfAllKindsFollowEachOther) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

@@ -14,7 +14,7 @@
 #include "hosts_world.h"
 #include "shm_script.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::Hosts;
@@ -191,7 +191,7 @@ TEST(BackendFactory, ASetWhoseChannelIsCutOffAnywhereWorksWithout) {
 }
 
 TEST(BackendFactory, AChannelWithoutMemoryIsAnError) {
-  Fd file(::memfd_create("rueda-test", MFD_CLOEXEC));
+  Fd file(::memfd_create("farandole-test", MFD_CLOEXEC));
   const std::size_t bytes = segment_bytes(2);
   ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(bytes)), 0);
   auto own = ShmSegment::map(Fd(::dup(file.get())), bytes, segment_base_bytes(2));
@@ -207,4 +207,4 @@ TEST(BackendFactory, AChannelWithoutMemoryIsAnError) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

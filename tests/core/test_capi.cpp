@@ -7,7 +7,7 @@
 #include "bindings/capi.h"
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 struct Ending {
@@ -18,7 +18,7 @@ struct Ending {
   std::vector<float> result;
 };
 
-void done(void* context, const RuedaOutcome* outcome) {
+void done(void* context, const FarandoleOutcome* outcome) {
   auto* ending = static_cast<Ending*>(context);
   ending->value = outcome->value;
   if (outcome->code != nullptr) {
@@ -32,7 +32,7 @@ void done(void* context, const RuedaOutcome* outcome) {
 constexpr std::int64_t kOne[] = {1};
 
 /// `shape` has one dimension.
-RuedaTensor in_place(float* values, const std::int64_t* shape) {
+FarandoleTensor in_place(float* values, const std::int64_t* shape) {
   return {.in = values,
           .out = values,
           .dtype = static_cast<std::int32_t>(DType::Float32),
@@ -46,7 +46,8 @@ RuedaTensor in_place(float* values, const std::int64_t* shape) {
           .received = nullptr};
 }
 
-RuedaSubmission allreduce(const RuedaTensor* tensors, int count, const char* name, Ending& ending) {
+FarandoleSubmission allreduce(const FarandoleTensor* tensors, int count, const char* name,
+                              Ending& ending) {
   return {.kind = static_cast<std::int32_t>(Kind::Allreduce),
           .op = static_cast<std::int32_t>(ReduceOp::Sum),
           .name = name,
@@ -64,9 +65,9 @@ RuedaSubmission allreduce(const RuedaTensor* tensors, int count, const char* nam
 }
 
 /// Submits, and waits for the end.
-void submit(Engine& engine, const RuedaSubmission& submission, Ending& ending) {
+void submit(Engine& engine, const FarandoleSubmission& submission, Ending& ending) {
   const int before = ending.calls;
-  RuedaOutcome outcome{};
+  FarandoleOutcome outcome{};
   const auto state = capi_table()->submit(&engine, &submission, &outcome);
   if (state == kOver) return;
   ASSERT_EQ(state, kUnderWay) << outcome.message;
@@ -83,24 +84,24 @@ Groups group_of(int ranks) {
 }
 
 TEST(CapiNumbers, that_mean_nothing_are_refused_before_they_index_anything) {
-  const RuedaApi& api = *capi_table();
+  const FarandoleApi& api = *capi_table();
   Cluster cluster(group_of(1));
   cluster.each([&](Rank, Engine& engine) {
     float value = 1;
     Ending ending;
     const auto expect_refused = [&](auto&& change, const std::string& what) {
       const std::int64_t negative[] = {-1};
-      RuedaTensor tensor = in_place(&value, kOne);
-      RuedaSubmission submission = allreduce(&tensor, 1, "x", ending);
+      FarandoleTensor tensor = in_place(&value, kOne);
+      FarandoleSubmission submission = allreduce(&tensor, 1, "x", ending);
       change(submission, tensor);
       if (tensor.shape == nullptr) tensor.shape = negative;
-      RuedaOutcome outcome{};
+      FarandoleOutcome outcome{};
       ASSERT_EQ(api.submit(&engine, &submission, &outcome), 1) << what;
       EXPECT_STREQ(outcome.code, "invalid_argument");
       EXPECT_NE(std::string(outcome.message).find(what), std::string::npos) << outcome.message;
     };
-    using R = RuedaSubmission;
-    using T = RuedaTensor;
+    using R = FarandoleSubmission;
+    using T = FarandoleTensor;
     expect_refused([](R& r, T&) { r.kind = kKinds; }, "kind " + std::to_string(kKinds));
     expect_refused([](R& r, T&) { r.kind = -1; }, "kind -1");
     expect_refused([](R& r, T&) { r.op = 6; }, "op 6");
@@ -124,16 +125,16 @@ TEST(CapiNumbers, that_mean_nothing_are_refused_before_they_index_anything) {
 }
 
 TEST_P(Capi, single_tensors_and_groups_end_in_one_callback) {
-  const RuedaApi& api = *capi_table();
+  const FarandoleApi& api = *capi_table();
   ASSERT_EQ(api.version, kApiVersion);
-  ASSERT_EQ(api.bytes, sizeof(RuedaApi));
+  ASSERT_EQ(api.bytes, sizeof(FarandoleApi));
   Cluster cluster(group_of(GetParam()));
   cluster.each([&](Rank rank, Engine& engine) {
     for (const int count : {1, 3}) {
       std::vector<std::vector<float>> values(3,
                                              std::vector<float>(5, static_cast<float>(rank + 1)));
       const std::int64_t shape[] = {5};
-      std::vector<RuedaTensor> tensors;
+      std::vector<FarandoleTensor> tensors;
       for (auto& value : values) {
         tensors.push_back(in_place(value.data(), shape));
       }
@@ -154,7 +155,7 @@ TEST_P(Capi, what_is_over_at_once_calls_nobody) {
     for (int round = 0; round < 200; ++round) {
       std::vector<float> values(5, static_cast<float>(rank + round));
       const std::int64_t shape[] = {5};
-      const RuedaTensor tensor = in_place(values.data(), shape);
+      const FarandoleTensor tensor = in_place(values.data(), shape);
       Ending ending;
       const auto submission = allreduce(&tensor, 1, "x", ending);
       submit(engine, submission, ending);
@@ -170,7 +171,7 @@ TEST_P(Capi, a_join_ends_with_the_rank_that_was_last) {
   Cluster cluster(group_of(GetParam()));
   cluster.each([&](Rank, Engine& engine) {
     Ending ending;
-    RuedaSubmission submission = allreduce(nullptr, 0, nullptr, ending);
+    FarandoleSubmission submission = allreduce(nullptr, 0, nullptr, ending);
     submission.kind = static_cast<std::int32_t>(Kind::Join);
     submit(engine, submission, ending);
     EXPECT_EQ(ending.code, "");
@@ -184,10 +185,10 @@ TEST_P(Capi, results_of_unknown_size_go_where_the_caller_says) {
   cluster.each([&](Rank rank, Engine& engine) {
     const std::int64_t shape[] = {rank + 1};
     std::vector<float> values(static_cast<std::size_t>(rank + 1), static_cast<float>(rank));
-    RuedaTensor tensor = in_place(values.data(), shape);
+    FarandoleTensor tensor = in_place(values.data(), shape);
     tensor.out = nullptr;
     Ending ending;
-    RuedaSubmission submission = allreduce(&tensor, 1, "x", ending);
+    FarandoleSubmission submission = allreduce(&tensor, 1, "x", ending);
     submission.kind = static_cast<std::int32_t>(Kind::Allgather);
     submission.allocate = [](void* context, std::int32_t, const std::int64_t* made,
                              std::int32_t dims) {
@@ -217,13 +218,13 @@ TEST_P(Capi, alltoall_says_how_many_rows_came) {
     const std::int64_t shape[] = {ranks * (rank + 1)};
     std::vector<float> values(static_cast<std::size_t>(shape[0]), static_cast<float>(rank));
     std::vector<std::int32_t> received(static_cast<std::size_t>(ranks));
-    RuedaTensor tensor = in_place(values.data(), shape);
+    FarandoleTensor tensor = in_place(values.data(), shape);
     tensor.out = nullptr;
     tensor.splits = splits.data();
     tensor.members = ranks;
     tensor.received = received.data();
     Ending ending;
-    RuedaSubmission submission = allreduce(&tensor, 1, "x", ending);
+    FarandoleSubmission submission = allreduce(&tensor, 1, "x", ending);
     submission.kind = static_cast<std::int32_t>(Kind::Alltoall);
     submit(engine, submission, ending);  // without allocate: the engine's memory, which nobody sees
     EXPECT_EQ(ending.code, "");
@@ -247,11 +248,11 @@ TEST_P(Capi, process_sets_have_members_and_places) {
 TEST(Capi, a_refused_submission_says_why_and_calls_nobody) {
   Cluster cluster(group_of(3));
   float value = 1.0F;
-  const RuedaTensor tensor = in_place(&value, kOne);
+  const FarandoleTensor tensor = in_place(&value, kOne);
   Ending ending;
   auto submission = allreduce(&tensor, 1, "x", ending);
   submission.op = static_cast<std::int32_t>(ReduceOp::Adasum);
-  RuedaOutcome outcome{};
+  FarandoleOutcome outcome{};
   ASSERT_NE(capi_table()->submit(&cluster[0], &submission, &outcome), 0);
   EXPECT_STREQ(outcome.code, "unsupported");
   EXPECT_NE(std::string(outcome.message).find("Adasum"), std::string::npos);
@@ -261,10 +262,10 @@ TEST(Capi, a_refused_submission_says_why_and_calls_nobody) {
 TEST(Capi, a_lost_rank_comes_as_a_code) {
   Cluster cluster(group_of(2));
   float value = 1.0F;
-  const RuedaTensor tensor = in_place(&value, kOne);
+  const FarandoleTensor tensor = in_place(&value, kOne);
   Ending ending;
   const auto submission = allreduce(&tensor, 1, "x", ending);
-  RuedaOutcome outcome{};
+  FarandoleOutcome outcome{};
   ASSERT_EQ(capi_table()->submit(&cluster[0], &submission, &outcome), 0);
   cluster.cut(1);
   ending.calls.wait(0);
@@ -272,4 +273,4 @@ TEST(Capi, a_lost_rank_comes_as_a_code) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -1,6 +1,6 @@
 /// Random programs over connections each of which is late, narrow, cut to pieces and stalled by
-/// itself. RUEDA_FULL_MATRIX=1 runs ten times as many operations; a sanitizer's build, fewer.
-/// RUEDA_CHAOS_SEED is the number of other programs and weathers.
+/// itself. FARANDOLE_FULL_MATRIX=1 runs ten times as many operations; a sanitizer's build, fewer.
+/// FARANDOLE_CHAOS_SEED is the number of other programs and weathers.
 ///
 /// Without what keeps proposals and dispatches in one order (docs/protocol.md, section 9), each of
 /// the worlds fails, by the data of another operation, or by wrong sums where nobody compares whose
@@ -16,7 +16,7 @@
 #include "patience.h"
 #include "random_program.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 struct World {
@@ -26,7 +26,7 @@ struct World {
 };
 
 std::vector<World> worlds() {
-  const char* const text = std::getenv("RUEDA_CHAOS_SEED");
+  const char* const text = std::getenv("FARANDOLE_CHAOS_SEED");
   const auto more = static_cast<std::uint32_t>(text == nullptr ? 0 : 10 * std::atoi(text));
   return {{{{0}, {1}}, more + 1},
           {{{0}, {1}}, more + 2, 2},
@@ -37,7 +37,7 @@ std::vector<World> worlds() {
 
 /// In each world.
 int operations() {
-  const int all = std::getenv("RUEDA_FULL_MATRIX") != nullptr ? 10000 : 1000;
+  const int all = std::getenv("FARANDOLE_FULL_MATRIX") != nullptr ? 10000 : 1000;
   return kSanitized ? all * 3 / 20 : all;
 }
 
@@ -162,4 +162,4 @@ TEST(Chaos, every_result_is_right) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -9,7 +9,7 @@
 #include "framework.h"
 #include "patience.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using std::chrono::milliseconds;
@@ -94,4 +94,4 @@ TEST_F(DeviceWaits, GoesOnEachSliceWhileNothingElseIsWaitedFor) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -10,7 +10,7 @@
 
 #include "transport/fd.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// How often the bell was rung since the last look.
@@ -92,4 +92,4 @@ TEST(Doorbell, NoWakeUpIsLostBetweenLookingAndSleeping) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

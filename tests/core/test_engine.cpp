@@ -10,7 +10,7 @@
 
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 const std::vector<Groups> kWorlds{
@@ -422,4 +422,4 @@ TEST(Engine, a_request_without_tensors_is_refused) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -4,7 +4,7 @@
 
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 const std::vector<Groups> kWorlds{{{0, 1}}, {{0, 1, 2, 3}}, {{0}, {1}, {2}}, {{0, 1}, {2, 3}}};
@@ -107,4 +107,4 @@ TEST_P(EngineAbsent, a_rank_that_has_joined_brings_nothing_either) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -11,7 +11,7 @@
 
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 const std::vector<std::vector<Rank>> kSets{{0, 1, 2}, {0, 1}, {1, 2}};  // by number
@@ -191,4 +191,4 @@ TEST(EngineDirect, the_loss_of_a_rank_is_the_same_error_as_elsewhere) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

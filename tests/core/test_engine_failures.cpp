@@ -4,7 +4,7 @@
 
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using std::chrono::milliseconds;
@@ -161,4 +161,4 @@ TEST(Heartbeats, none_are_watched_if_they_are_off) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

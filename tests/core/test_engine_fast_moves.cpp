@@ -12,7 +12,7 @@
 
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 const std::vector<Groups> kWorlds{{{0, 1}},   {{0, 1, 2}},   {{0, 1, 2, 3}},
@@ -459,4 +459,4 @@ TEST(EngineFastMoves, no_memory_for_a_result_is_an_error_of_that_rank) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -11,7 +11,7 @@
 
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using std::chrono::seconds;
@@ -173,4 +173,4 @@ TEST(EngineFastOrder, hosts_of_unequal_size_have_the_fast_path_all_or_none) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -11,7 +11,7 @@
 #include "cluster.h"
 #include "random_numbers.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using std::chrono::milliseconds;
@@ -648,4 +648,4 @@ TEST_P(ProposalPair, nothing_is_offered_while_a_timeline_is_recorded) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -15,7 +15,7 @@
 #include "cluster.h"
 #include "set_calls.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using std::chrono::milliseconds;
@@ -377,4 +377,4 @@ TEST_P(FastSets, results_are_those_of_the_regular_way) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -4,7 +4,7 @@
 
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 const std::vector<Groups> kWorlds{
@@ -190,4 +190,4 @@ TEST(Join, the_loss_of_a_rank_ends_a_pending_join) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

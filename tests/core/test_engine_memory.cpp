@@ -4,7 +4,7 @@
 
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 const std::vector<Groups> kWorlds{{{0, 1, 2}}, {{0}, {1}, {2}}, {{0, 1}, {2}}};
@@ -73,4 +73,4 @@ TEST_P(NoMemory, for_a_small_result_ends_the_world_with_all_there_is_to_say) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -7,7 +7,7 @@
 
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 constexpr Mode kModes[] = {Mode::Asynchronous, Mode::Awaited, Mode::Blocking, Mode::Callback};
@@ -171,4 +171,4 @@ TEST_P(EngineModes, a_result_as_large_as_the_tensor_needs_memory) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -15,7 +15,7 @@
 #include "engine/fast_path/ask_frame.h"
 #include "relay.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using std::chrono::milliseconds;
@@ -372,4 +372,4 @@ TEST_F(ForgedNotes, two_operations_of_one_length_in_two_orders_are_an_error) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

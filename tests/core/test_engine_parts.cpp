@@ -21,7 +21,7 @@
 #include "engine/failure/cause_frame.h"
 #include "memory/host_pool.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using std::chrono::seconds;
@@ -518,4 +518,4 @@ TEST(CauseFrame, other_bytes_are_not_taken_for_one) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

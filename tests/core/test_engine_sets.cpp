@@ -8,7 +8,7 @@
 
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 const std::vector<Groups> kWorlds{
@@ -485,4 +485,4 @@ TEST(EngineSetTraffic, sets_of_the_start_that_make_no_sense_are_refused) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

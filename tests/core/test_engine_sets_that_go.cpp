@@ -16,7 +16,7 @@
 #include "cluster.h"
 #include "set_calls.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using std::chrono::milliseconds;
@@ -189,4 +189,4 @@ TEST(EngineFastSets, what_was_agreed_on_runs_though_another_set_has_the_number) 
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -8,7 +8,7 @@
 
 #include "cluster.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using std::chrono::milliseconds;
@@ -146,4 +146,4 @@ TEST_P(CutLink, is_told_by_its_two_ends) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

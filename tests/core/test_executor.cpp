@@ -8,7 +8,7 @@
 #include <future>
 #include <vector>
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using std::chrono::milliseconds;
@@ -96,4 +96,4 @@ TEST(Executor, JobsThatAreNeverRunAreForgotten) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

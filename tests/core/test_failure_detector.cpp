@@ -14,7 +14,7 @@
 #include "engine/failure/survey_frame.h"
 #include "transport/socket_channel.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using std::chrono::hours;
@@ -482,4 +482,4 @@ TEST(Beats, lose_nobody_once_the_world_is_over) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

@@ -22,7 +22,7 @@
 #include "patience.h"
 #include "run_again.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::driver;
@@ -95,9 +95,10 @@ class FakeCuda : public ::testing::Test {
 
 TEST(FakeCudaLibrary, HasEveryFunctionOfTheTable) {
   ASSERT_NE(library(), nullptr) << ::dlerror();
-#define RUEDA_EXPECT(name, text, arguments) EXPECT_NE(::dlsym(library(), text), nullptr) << text;
-  RUEDA_DRIVER_FUNCTIONS(RUEDA_EXPECT)
-#undef RUEDA_EXPECT
+#define FARANDOLE_EXPECT(name, text, arguments) \
+  EXPECT_NE(::dlsym(library(), text), nullptr) << text;
+  FARANDOLE_DRIVER_FUNCTIONS(FARANDOLE_EXPECT)
+#undef FARANDOLE_EXPECT
   EXPECT_EQ(::dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), library());
 }
 
@@ -534,7 +535,7 @@ TEST_F(FakeCuda, MemoryIsSharedBetweenProcesses) {
   EXPECT_TRUE(all_are(fakeCudaHostAddress(device), 43));
 }
 
-#if defined(RUEDA_THREAD_SANITIZED)
+#if defined(FARANDOLE_THREAD_SANITIZED)
 /// What a program answers that the thread sanitizer has ended.
 constexpr int kRace = 66;
 
@@ -612,4 +613,4 @@ TEST(FakeCudaEnvironment, IsObeyed) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

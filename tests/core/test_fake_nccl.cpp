@@ -19,7 +19,7 @@
 #include "patience.h"
 #include "run_again.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::driver;
@@ -622,4 +622,4 @@ TEST_F(FakeNccl, ProcessesOnOneDeviceMayBeAllowed) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

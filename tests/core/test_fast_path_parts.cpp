@@ -11,7 +11,7 @@
 #include "engine/fast_path/contributions.h"
 #include "engine/fast_path/lanes.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 /// The members of a set that is one host, and what each brings.
@@ -209,4 +209,4 @@ TEST_F(LanesOfOne, are_gone_with_their_sets) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

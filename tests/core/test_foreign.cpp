@@ -11,7 +11,7 @@
 #include "cluster.h"
 #include "foreign_fake.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using std::chrono::milliseconds;
@@ -213,39 +213,39 @@ TEST(Foreign, WhatAStuckVerbMayStillWriteToIsInUse) {
     } ending;
     const std::int64_t shape[] = {100};
     float* const data = values[static_cast<std::size_t>(rank)].data();
-    const RuedaTensor tensor{.in = data,
-                             .out = data,
-                             .dtype = static_cast<std::int32_t>(DType::Float32),
-                             .dims = 1,
-                             .shape = shape,
-                             .device = 0,
-                             .device_index = 0,
-                             .stream = nullptr,
-                             .splits = nullptr,
-                             .members = 0,
-                             .received = nullptr};
-    const RuedaSubmission submission{.kind = static_cast<std::int32_t>(Kind::Allreduce),
-                                     .op = static_cast<std::int32_t>(ReduceOp::Sum),
-                                     .name = "x",
-                                     .prescale = 1.0,
-                                     .postscale = 1.0,
-                                     .root = -1,
-                                     .process_set = 0,
-                                     .mode = static_cast<std::int32_t>(Mode::Callback),
-                                     .grouped = 0,
-                                     .count = 1,
-                                     .tensors = &tensor,
-                                     .allocate = nullptr,
-                                     .done =
-                                         [](void* context, const RuedaOutcome* outcome) {
-                                           auto* const mine = static_cast<Ending*>(context);
-                                           mine->code =
-                                               outcome->code != nullptr ? outcome->code : "";
-                                           mine->in_use = outcome->in_use;
-                                           mine->over.release();
-                                         },
-                                     .context = &ending};
-    RuedaOutcome refused{};
+    const FarandoleTensor tensor{.in = data,
+                                 .out = data,
+                                 .dtype = static_cast<std::int32_t>(DType::Float32),
+                                 .dims = 1,
+                                 .shape = shape,
+                                 .device = 0,
+                                 .device_index = 0,
+                                 .stream = nullptr,
+                                 .splits = nullptr,
+                                 .members = 0,
+                                 .received = nullptr};
+    const FarandoleSubmission submission{.kind = static_cast<std::int32_t>(Kind::Allreduce),
+                                         .op = static_cast<std::int32_t>(ReduceOp::Sum),
+                                         .name = "x",
+                                         .prescale = 1.0,
+                                         .postscale = 1.0,
+                                         .root = -1,
+                                         .process_set = 0,
+                                         .mode = static_cast<std::int32_t>(Mode::Callback),
+                                         .grouped = 0,
+                                         .count = 1,
+                                         .tensors = &tensor,
+                                         .allocate = nullptr,
+                                         .done =
+                                             [](void* context, const FarandoleOutcome* outcome) {
+                                               auto* const mine = static_cast<Ending*>(context);
+                                               mine->code =
+                                                   outcome->code != nullptr ? outcome->code : "";
+                                               mine->in_use = outcome->in_use;
+                                               mine->over.release();
+                                             },
+                                         .context = &ending};
+    FarandoleOutcome refused{};
     ASSERT_EQ(capi_table()->submit(&engine, &submission, &refused), kUnderWay);
     ending.over.acquire();
     EXPECT_EQ(ending.code, "timeout");
@@ -346,4 +346,4 @@ TEST(Foreign, AStuckVerbIsLeftBehind) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using Batches = std::vector<std::vector<std::size_t>>;
@@ -109,4 +109,4 @@ TEST(Fusion, every_operation_is_in_exactly_one_batch_in_order) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

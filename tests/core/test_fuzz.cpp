@@ -12,7 +12,7 @@
 
 #include "target.h"
 
-namespace rueda::fuzz {
+namespace farandole::fuzz {
 namespace {
 
 Bytes content_of(const std::filesystem::path& path) {
@@ -25,7 +25,7 @@ Bytes content_of(const std::filesystem::path& path) {
 /// Inputs of `fuzz/corpus/TARGET.zip`, which the build has unpacked.
 std::vector<Bytes> corpus_of(const Target& target) {
   std::vector<Bytes> all;
-  const std::filesystem::path folder = std::filesystem::path(RUEDA_FUZZ_CORPUS) / target.name;
+  const std::filesystem::path folder = std::filesystem::path(FARANDOLE_FUZZ_CORPUS) / target.name;
   if (!std::filesystem::exists(folder)) return all;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     all.push_back(content_of(entry.path()));
@@ -96,4 +96,4 @@ std::string name_of(const testing::TestParamInfo<Target>& info) {
 INSTANTIATE_TEST_SUITE_P(All, Fuzz, testing::ValuesIn(targets().begin(), targets().end()), name_of);
 
 }  // namespace
-}  // namespace rueda::fuzz
+}  // namespace farandole::fuzz

@@ -6,7 +6,7 @@
 
 #include "engine/failure/cause_finder.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using std::chrono::hours;
@@ -211,4 +211,4 @@ TEST(CauseFinder, who_is_not_certain_waits_until_a_silent_root_is_noticed) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

@@ -13,7 +13,7 @@
 #include "hosts_world.h"
 #include "shm_script.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using reference::Bytes;
@@ -294,4 +294,4 @@ TEST(HierarchicalTrouble, AnOperationMayBeGivenUpAtAnyPoint) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 #include "cluster.h"
 #include "kernels/integer_average.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 constexpr DType kTypes[] = {DType::UInt8, DType::Int8,  DType::UInt16,
@@ -230,4 +230,4 @@ TEST(IntegerAverage, limits_what_a_factor_makes_of_it) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -10,7 +10,7 @@
 #include "kernel_reference.h"
 #include "odd_arithmetic.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using reference::Bytes;
@@ -338,7 +338,7 @@ TEST_P(KernelsTest, ManySourcesMatchReference) {
   }
 }
 
-#if defined(RUEDA_ODD_ARITHMETIC)
+#if defined(FARANDOLE_ODD_ARITHMETIC)
 TEST_P(KernelsTest, SettingsOfTheCallingThreadDoNotShowAndComeBack) {
   const std::array<float, 3> tiny{0x1p-140f, 1.0f, 1.0f};
   const std::array<float, 3> other{0x1p-141f, 0x1.8p-24f, 0x1p-24f};
@@ -407,4 +407,4 @@ TEST_P(KernelsTest, TheAverageOfEqualIntegersIsThatInteger) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

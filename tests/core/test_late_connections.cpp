@@ -19,7 +19,7 @@
 #include "cluster.h"
 #include "tcp_world.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -388,4 +388,4 @@ TEST(LateEngine, AWorldMayEndWhileAnOperationWaits) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -8,7 +8,7 @@
 
 #ifdef __GLIBCXX__  // what it is compared with
 
-namespace rueda::tf {
+namespace farandole::tf {
 namespace {
 
 using Function = std::function<void()>;
@@ -56,6 +56,6 @@ TEST(LibstdcxxFunction, EmptyOneHasNobodyToCall) {
 }
 
 }  // namespace
-}  // namespace rueda::tf
+}  // namespace farandole::tf
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "association_reference.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using reference::Bytes;
@@ -78,4 +78,4 @@ TEST(LocalBackend, HasNobodyToSendTo) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

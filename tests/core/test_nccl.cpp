@@ -8,7 +8,7 @@
 #include "fake_nccl.h"
 #include "framework.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 const bool kFourDevices = ::setenv("FAKE_CUDA_DEVICES", "4", 1) == 0;
@@ -350,4 +350,4 @@ TEST_F(NcclChoice, NothingStaysBehind) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -8,7 +8,7 @@
 #include "fake_nccl.h"
 #include "framework.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using std::chrono::milliseconds;
@@ -265,4 +265,4 @@ TEST_F(NcclFailures, AnAddressThatTheDriverDoesNotTellOfIsNotReadOnTheHost) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -4,7 +4,7 @@
 
 #include "negotiator_world.h"
 
-namespace rueda::test {
+namespace farandole::test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -128,4 +128,4 @@ TEST(Negotiator, unknown_senders_and_bytes_are_errors) {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace farandole::test

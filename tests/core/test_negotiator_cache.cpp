@@ -4,7 +4,7 @@
 
 #include "negotiator_world.h"
 
-namespace rueda::test {
+namespace farandole::test {
 namespace {
 
 TEST(Negotiator, a_step_of_161_keys_costs_a_few_messages_per_edge) {
@@ -128,4 +128,4 @@ TEST(Negotiator, only_names_made_of_a_handle_number_go_without_a_number) {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace farandole::test

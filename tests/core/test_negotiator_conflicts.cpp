@@ -4,7 +4,7 @@
 
 #include "negotiator_world.h"
 
-namespace rueda::test {
+namespace farandole::test {
 namespace {
 
 using std::chrono::seconds;
@@ -296,4 +296,4 @@ TEST(ConflictBesideAJoin, is_found_among_those_that_have_not_joined) {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace farandole::test

@@ -4,7 +4,7 @@
 
 #include "negotiator_world.h"
 
-namespace rueda::test {
+namespace farandole::test {
 namespace {
 
 TEST(Negotiator, joined_ranks_take_part_in_allreduce) {
@@ -333,4 +333,4 @@ TEST(Negotiator, a_child_acknowledges_once_and_not_before_the_shutdown) {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace farandole::test

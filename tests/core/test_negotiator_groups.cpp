@@ -4,7 +4,7 @@
 
 #include "negotiator_world.h"
 
-namespace rueda::test {
+namespace farandole::test {
 namespace {
 
 TEST(Negotiator, a_group_with_a_duplicate_is_refused_as_a_whole) {
@@ -136,4 +136,4 @@ TEST(Negotiator, a_group_and_a_single_operation_of_one_name_disagree) {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace farandole::test

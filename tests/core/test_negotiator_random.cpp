@@ -9,7 +9,7 @@
 
 #include "simulator.h"
 
-namespace rueda::test {
+namespace farandole::test {
 namespace {
 
 using std::chrono::microseconds;
@@ -465,4 +465,4 @@ TEST(LargeWorld, a_thousand_ranks_in_a_deep_tree_agree) {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace farandole::test

@@ -10,7 +10,7 @@
 
 #include "simulator.h"
 
-namespace rueda::test {
+namespace farandole::test {
 namespace {
 
 using std::chrono::microseconds;
@@ -396,4 +396,4 @@ TEST_P(SetHistory, hostile_bytes_do_no_harm) {
 INSTANTIATE_TEST_SUITE_P(Seeds, SetHistory, testing::Range(0, 12));
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace farandole::test

@@ -4,7 +4,7 @@
 
 #include "negotiator_world.h"
 
-namespace rueda::test {
+namespace farandole::test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -352,4 +352,4 @@ TEST_F(Sets, a_removal_that_some_ranks_do_not_want_is_reported_as_stalled) {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace farandole::test

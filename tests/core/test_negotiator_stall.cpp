@@ -5,7 +5,7 @@
 #include "engine/control/stall.h"
 #include "negotiator_world.h"
 
-namespace rueda::test {
+namespace farandole::test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -410,4 +410,4 @@ TEST(Deadlock, polling_is_not_waiting) {
 }
 
 }  // namespace
-}  // namespace rueda::test
+}  // namespace farandole::test

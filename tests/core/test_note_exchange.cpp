@@ -12,7 +12,7 @@
 #include "transport/note_exchange.h"
 #include "transport/proposals.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using Outcome = Proposals::Outcome;
@@ -179,4 +179,4 @@ TEST(NoteExchange, notes_of_a_set_that_has_gone_are_dropped) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

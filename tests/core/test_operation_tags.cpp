@@ -10,7 +10,7 @@
 
 #include "hosts_world.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::each_alone;
@@ -317,4 +317,4 @@ TEST(OperationTags, ReachEverythingThatAHostAndTheNetworkCarry) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "reduce_batch.h"
 #include "tcp_world.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using reference::Bytes;
@@ -158,4 +158,4 @@ TEST(PairedAllreduce, CutsLargeBatchesByItself) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

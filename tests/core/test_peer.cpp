@@ -10,7 +10,7 @@
 #include "fake_nccl.h"
 #include "framework.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 const bool kFourDevices = ::setenv("FAKE_CUDA_DEVICES", "4", 1) == 0;
@@ -505,4 +505,4 @@ TEST_F(PeerChoice, NothingStaysBehind) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -9,7 +9,7 @@
 
 #include "kernels/peer_copies.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using Way = FasterWay::Way;
@@ -112,4 +112,4 @@ TEST(PeerCopies, CopyWhateverTheWay) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

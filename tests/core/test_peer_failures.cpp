@@ -12,7 +12,7 @@
 #include "fake_nccl.h"
 #include "framework.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using std::chrono::seconds;
@@ -388,4 +388,4 @@ TEST_F(PeerFailures, NoRowsMayLieAnywhere) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

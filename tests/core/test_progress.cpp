@@ -12,7 +12,7 @@
 #include <optional>
 #include <thread>
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using std::chrono::milliseconds;
@@ -178,4 +178,4 @@ TEST(SpinWait, sees_that_another_thread_wants_its_core) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

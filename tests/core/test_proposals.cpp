@@ -14,7 +14,7 @@
 #include "transport/note_exchange.h"
 #include "transport/proposals.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using Outcome = Proposals::Outcome;
@@ -303,4 +303,4 @@ TEST(Proposals, random_members_agree_on_every_verdict) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

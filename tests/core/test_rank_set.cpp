@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using Reference = std::set<Rank>;
@@ -122,4 +122,4 @@ TEST(RankSet, sets_of_equal_members_are_equal_whatever_they_held_before) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

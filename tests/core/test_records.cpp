@@ -11,7 +11,7 @@
 #include "collectives/collective.h"
 #include "random_numbers.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 TEST(Records, EveryNumberOfAKindHasOne) {
@@ -483,4 +483,4 @@ TEST(ReducescatterErrors, disagreements_are_errors_everywhere) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

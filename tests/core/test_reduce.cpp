@@ -8,7 +8,7 @@
 #include "cluster.h"
 #include "collectives/collective.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 const std::vector<Groups> kWorlds{
@@ -288,4 +288,4 @@ TEST(ReduceFailures, a_rank_that_is_gone_ends_it) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

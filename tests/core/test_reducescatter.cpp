@@ -16,7 +16,7 @@
 #include "shm_world.h"
 #include "tcp_world.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using reference::Bytes;
@@ -239,4 +239,4 @@ TEST(Reducescatter, RefusesPartsThatDoNotFitAndWhatKernelsDoNotKnow) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 
 #include "control_plane.h"
 
-namespace rueda::scaling {
+namespace farandole::scaling {
 namespace {
 
 constexpr int kPerHost = 4;
@@ -82,4 +82,4 @@ TEST(Scaling, time_to_the_last_rank_grows_by_levels_of_the_tree) {
 }
 
 }  // namespace
-}  // namespace rueda::scaling
+}  // namespace farandole::scaling

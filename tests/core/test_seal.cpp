@@ -11,7 +11,7 @@
 #include "transport/peer_link.h"
 #include "transport/socket_channel.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::connect_pair;
@@ -384,4 +384,4 @@ TEST_P(SealTest, ChannelsCarryMessagesOfAnySize) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "backends/shm/arena.h"
 #include "shm_play.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::play;
@@ -202,4 +202,4 @@ TEST(Shm, ThePathDependsOnTheSizeAlone) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

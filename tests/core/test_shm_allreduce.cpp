@@ -14,7 +14,7 @@
 #include "shm_world.h"
 #include "transport/shm_cause.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using reference::Bytes;
@@ -320,4 +320,4 @@ TEST(ShmAllreduce, AdasumIsRefused) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 
 #include "shm_world.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::ShmWorld;
@@ -213,4 +213,4 @@ TEST(ShmChannel, AHostilePeerCausesErrorsAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

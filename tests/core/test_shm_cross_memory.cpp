@@ -13,7 +13,7 @@
 #include "shm_play.h"
 #include "transport/shm_cause.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::play;
@@ -360,4 +360,4 @@ TEST(CrossMemory, ANoticeThatDoesNotFitIsAnErrorThatNamesTheRank) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

@@ -27,7 +27,7 @@
 #include "shm_script.h"
 #include "transport/shm_segment.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::Script;
@@ -64,7 +64,8 @@ Fd pidfd_of(int socket) {
 sockaddr_un address_of(pid_t test, int rank) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "rueda-test-%d-%d", test, rank);
+  std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "farandole-test-%d-%d", test,
+                rank);
   return address;
 }
 
@@ -169,7 +170,7 @@ using Body = std::function<std::string(int rank, Process& process)>;
 void run(int size, const Body& body, ShmTuning tuning = kTiny, int fallen = -1) {
   std::vector<Fd> memfds;
   for (int rank = 0; rank < size; ++rank) {
-    memfds.emplace_back(::memfd_create("rueda-test", MFD_CLOEXEC));
+    memfds.emplace_back(::memfd_create("farandole-test", MFD_CLOEXEC));
     ASSERT_EQ(::ftruncate(memfds.back().get(), static_cast<off_t>(segment_bytes(size))), 0);
   }
   const pid_t test = ::getpid();
@@ -317,4 +318,4 @@ TEST(CrossMemoryProcesses, AnEndedProcessIsNotAlive) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

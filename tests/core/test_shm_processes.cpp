@@ -12,7 +12,7 @@
 #include "shm_script.h"
 #include "transport/shm_segment.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::Script;
@@ -49,7 +49,7 @@ int rank_main(int rank, const std::vector<Fd>& memfds, const Script& script, Shm
 void play(int size, const Script& script, ShmTuning tuning) {
   std::vector<Fd> memfds;
   for (int i = 0; i < size; ++i) {
-    memfds.emplace_back(::memfd_create("rueda-test", MFD_CLOEXEC));
+    memfds.emplace_back(::memfd_create("farandole-test", MFD_CLOEXEC));
     ASSERT_EQ(::ftruncate(memfds.back().get(), static_cast<off_t>(segment_bytes(size))), 0);
   }
   std::vector<pid_t> children;
@@ -85,4 +85,4 @@ TEST(ShmProcesses, AnyMixOfOperationsInSlotsOfRealSize) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

@@ -19,13 +19,13 @@
 #include "transport/shm_cause.h"
 #include "transport/shm_heap.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::ShmWorld;
 
 Fd memfd_of(std::size_t bytes) {
-  Fd fd(::memfd_create("rueda-test", MFD_CLOEXEC));
+  Fd fd(::memfd_create("farandole-test", MFD_CLOEXEC));
   EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
   return fd;
 }
@@ -221,7 +221,7 @@ TEST(ShmCause, GarbageInARecordIsReadWithinItsBounds) {
 }
 
 TEST(ShmHeap, OwnersAndOthersSeeTheSameMemory) {
-  const Fd file(::memfd_create("rueda-test", MFD_CLOEXEC));
+  const Fd file(::memfd_create("farandole-test", MFD_CLOEXEC));
   ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(segment_file_bytes(2))), 0);
   ShmHeap own(Fd(::dup(file.get())), heap_extent(2));
   ShmHeap others(Fd(::dup(file.get())), heap_extent(2));
@@ -243,7 +243,7 @@ TEST(ShmHeap, OwnersAndOthersSeeTheSameMemory) {
 /// Neither the own heap nor that of a peer: whatever the parent writes later, no child can take it
 /// for what was there, and none can write where ranks compute.
 TEST(ShmHeap, AForkedChildHasNone) {
-  const Fd file(::memfd_create("rueda-test", MFD_CLOEXEC));
+  const Fd file(::memfd_create("farandole-test", MFD_CLOEXEC));
   ASSERT_EQ(::ftruncate(file.get(), static_cast<off_t>(segment_file_bytes(1))), 0);
   auto heap = std::make_shared<ShmHeap>(Fd(::dup(file.get())), heap_extent(1));
   ShmHeap of_peer(Fd(::dup(file.get())), heap_extent(1));
@@ -296,4 +296,4 @@ TEST(ShmHeap, WithoutAFileThereIsNoMemory) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

@@ -7,7 +7,7 @@
 
 #include "tcp_world.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::connect_pair;
@@ -135,4 +135,4 @@ TEST(Socket, RefusesWhatIsNoStreamSocket) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

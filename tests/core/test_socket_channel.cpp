@@ -8,7 +8,7 @@
 
 #include "tcp_world.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::connect_pair;
@@ -265,4 +265,4 @@ TEST(SocketChannel, GarbageNeverCrashesNorGrowsWithoutLimit) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

@@ -7,7 +7,7 @@
 #include "framework.h"
 #include "random_numbers.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 std::vector<float> numbers(std::size_t count, unsigned seed) {
@@ -386,4 +386,4 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Staged,
                          world_name);
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -6,7 +6,7 @@
 
 #include "framework.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 constexpr std::int64_t kCount = 1000;
@@ -289,4 +289,4 @@ TEST_F(StagedFailures, NothingStaysBehind) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

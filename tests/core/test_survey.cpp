@@ -4,7 +4,7 @@
 
 #include "engine/failure/survey_frame.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using std::chrono::milliseconds;
@@ -124,4 +124,4 @@ TEST(SurveyFrame, questions_and_answers_survive_the_way) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

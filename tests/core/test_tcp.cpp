@@ -12,7 +12,7 @@
 
 #include "tcp_world.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 using testing::drive;
@@ -431,4 +431,4 @@ TEST_P(LostPeer, DyingAtAnyByteFailsAllOthersSoon) {
 }
 
 }  // namespace
-}  // namespace rueda
+}  // namespace farandole

@@ -14,7 +14,7 @@
 #include "cluster.h"
 #include "trace.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using std::chrono::milliseconds;
@@ -431,4 +431,4 @@ TEST_P(TimelineWorld, files_follow_each_other_while_the_world_works) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

@@ -10,7 +10,7 @@
 #include "text.h"
 #include "trace.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 namespace {
 
 using Mark = TimelineEvent::Mark;
@@ -249,4 +249,4 @@ TEST(Text, what_is_not_utf8_becomes_a_replacement_character) {
 }
 
 }  // namespace
-}  // namespace rueda::testing
+}  // namespace farandole::testing

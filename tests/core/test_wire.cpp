@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace rueda::wire {
+namespace farandole::wire {
 namespace {
 
 Signature some_signature() {
@@ -248,4 +248,4 @@ TEST(Wire, random_bytes_do_no_harm) {
 }
 
 }  // namespace
-}  // namespace rueda::wire
+}  // namespace farandole::wire

@@ -15,7 +15,7 @@
 
 #include "json.h"
 
-namespace rueda::testing {
+namespace farandole::testing {
 
 /// A folder of its own, removed at the end.
 class Folder {
@@ -150,4 +150,4 @@ inline void check_form(const std::vector<Json>& records, bool closed = true) {
   }
 }
 
-}  // namespace rueda::testing
+}  // namespace farandole::testing

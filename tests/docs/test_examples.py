@@ -13,7 +13,7 @@ import pytest
 from tests.launch.launching import COMMAND, environment
 
 ROOT = Path(__file__).resolve().parents[2]
-WHOLE = os.environ.get("RUEDA_FULL_MATRIX") == "1"
+WHOLE = os.environ.get("FARANDOLE_FULL_MATRIX") == "1"
 
 
 def run(size: int, example: str, *arguments: str, status: int = 0, **variables: str) -> str:

@@ -157,7 +157,7 @@ class ElasticJob:
         script = folder / "discover"
         script.write_text(f"#!/bin/sh\n. {shlex.quote(str(self._answer))}\n")
         script.chmod(0o755)
-        self.name = f"rueda-injector-{uuid.uuid4().hex}"
+        self.name = f"farandole-injector-{uuid.uuid4().hex}"
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind("\0" + self.name)
         self._server.listen(64)

@@ -16,7 +16,7 @@ from typing import Any
 
 __all__ = ["ADDRESS_VARIABLE", "Injected", "Link"]
 
-ADDRESS_VARIABLE = "RUEDA_INJECTOR"
+ADDRESS_VARIABLE = "FARANDOLE_INJECTOR"
 """The test's socket; every process of its job has it in its environment."""
 
 

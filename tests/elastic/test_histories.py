@@ -1,7 +1,7 @@
 """Long jobs to which everything happens: no hang, no wrong sum, no lost record, nothing left behind.
 
-``RUEDA_ELASTIC_EVENTS`` says how many events there are in all (default: those of the gate),
-``RUEDA_ELASTIC_SEED`` which ones.
+``FARANDOLE_ELASTIC_EVENTS`` says how many events there are in all (default: those of the gate),
+``FARANDOLE_ELASTIC_SEED`` which ones.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 from tests.elastic.history import HOSTS, OPTIONS, RANKS, History
 from tests.elastic.training import Train, check_result
 
-EVENTS = int(os.environ.get("RUEDA_ELASTIC_EVENTS", "200"))
-SEED = int(os.environ.get("RUEDA_ELASTIC_SEED", "1"))
+EVENTS = int(os.environ.get("FARANDOLE_ELASTIC_EVENTS", "200"))
+SEED = int(os.environ.get("FARANDOLE_ELASTIC_SEED", "1"))
 OF_A_JOB = 100
 LIMIT_S = 400.0
 

@@ -14,8 +14,8 @@ from tests.elastic.job import ROOT, ElasticJob
 
 __all__ = ["EPOCHS", "FULL", "LONG", "RECORDS", "Train", "check_result", "part_of", "trainer"]
 
-FULL = bool(os.environ.get("RUEDA_FULL_MATRIX"))
-LONG = pytest.mark.skipif(not FULL, reason="RUEDA_FULL_MATRIX=1 runs it")
+FULL = bool(os.environ.get("FARANDOLE_FULL_MATRIX"))
+LONG = pytest.mark.skipif(not FULL, reason="FARANDOLE_FULL_MATRIX=1 runs it")
 """Not of the gate."""
 
 EPOCHS, RECORDS, BATCH = 4, 48, 3

@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["FOLDER", "environment"]
 
 #: Has ``libcuda.so.1`` and ``libnccl.so.2``.
-FOLDER = Path(os.environ.get("RUEDA_FAKES") or Path(__file__).parents[2] / "build" / "release" / "fakes")
+FOLDER = Path(os.environ.get("FARANDOLE_FAKES") or Path(__file__).parents[2] / "build" / "release" / "fakes")
 
 
 def environment(**settings: object) -> dict[str, str]:

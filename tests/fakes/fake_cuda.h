@@ -41,8 +41,8 @@
 /// * FAKE_CUDA_SEED=1           another seed, other delays
 /// * FAKE_CUDA_PEERS=1          whether devices can reach each other's memory
 /// * FAKE_CUDA_FAIL             faults, separated by commas: FUNCTION:CALL:STATUS, see faults.h
-#ifndef RUEDA_TESTS_FAKE_CUDA_H
-#define RUEDA_TESTS_FAKE_CUDA_H
+#ifndef FARANDOLE_TESTS_FAKE_CUDA_H
+#define FARANDOLE_TESTS_FAKE_CUDA_H
 
 #include <stddef.h>
 

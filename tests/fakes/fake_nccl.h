@@ -37,8 +37,8 @@
 ///                                 also ncclCommInitRankConfig, of one that does not block
 /// * FAKE_NCCL_ASYNC               ncclAllReduce:3:6 - the same, and when it runs
 ///                                 ncclCommGetAsyncError answers 6
-#ifndef RUEDA_TESTS_FAKE_NCCL_H
-#define RUEDA_TESTS_FAKE_NCCL_H
+#ifndef FARANDOLE_TESTS_FAKE_NCCL_H
+#define FARANDOLE_TESTS_FAKE_NCCL_H
 
 #include <limits.h>
 #include <stddef.h>

@@ -7,7 +7,7 @@ set(fakes_folder "${CMAKE_BINARY_DIR}/fakes")
 function(add_fake name soname)
   add_library(${name} SHARED ${ARGN})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/fakes ${CMAKE_SOURCE_DIR}/core)
-  target_link_libraries(${name} PRIVATE Threads::Threads ${CMAKE_DL_LIBS} rueda_options)
+  target_link_libraries(${name} PRIVATE Threads::Threads ${CMAKE_DL_LIBS} farandole_options)
   # Its threads run until the process ends, so it stays loaded.
   target_link_options(${name} PRIVATE -Wl,-z,nodelete -Wl,-soname,${soname})
   set_target_properties(${name} PROPERTIES PREFIX "" OUTPUT_NAME ${soname} SUFFIX "" NO_SONAME ON
@@ -25,7 +25,7 @@ target_link_libraries(fake_nccl PRIVATE fake_cuda)
 # For a C++ test. They are linked, so a plain dlopen("libcuda.so.1") finds one loaded, and needs no LD_LIBRARY_PATH.
 function(use_fakes test)
   target_include_directories(${test} PRIVATE ${CMAKE_SOURCE_DIR}/tests/fakes)
-  target_compile_definitions(${test} PRIVATE RUEDA_FAKES="${fakes_folder}")
+  target_compile_definitions(${test} PRIVATE FARANDOLE_FAKES="${fakes_folder}")
   target_link_libraries(${test} PRIVATE -Wl,--no-as-needed fake_cuda fake_nccl)
   add_dependencies(${test} fakes)
 endfunction()

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <vector>
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 std::atomic<Function*> newest_function{nullptr};
@@ -122,4 +122,4 @@ long number_of_environment(const char* variable, long otherwise) {
   return value;
 }
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

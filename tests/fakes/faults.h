@@ -19,7 +19,7 @@
 #define FAKE_ANY_TYPES
 #endif
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 /// A function that counts its calls. Lives for ever.
 class Function {
@@ -77,4 +77,4 @@ class Rules {
 /// A number of the environment, or the default. A text that is no number ends the process.
 [[nodiscard]] long number_of_environment(const char* variable, long otherwise);
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

@@ -1,7 +1,7 @@
 """Everything that needs a device, as one table: ``make test-gpu``.
 
     make test-gpu GPU_ARGS="--only load growth --json gpu.json"
-    RUEDA_TEST_DEVICE=fake make test-gpu GPU_ARGS=--small
+    FARANDOLE_TEST_DEVICE=fake make test-gpu GPU_ARGS=--small
 
 Exits with 0 if all is right, with 1 if something is wrong, and with 2 if there is no device. Goals for speed
 are said, and fail nothing. ``--small`` tries the programs with a few operations; its figures mean nothing.
@@ -35,7 +35,7 @@ def obstacle(inventory: Inventory, cuda: str | None) -> str:
         return (
             f"No device: {inventory.problem}. Looked for NVIDIA's driver (libcuda.so.1) and a device that it "
             "shows: run this on a machine that has them (in a container: docker run --gpus all), or set "
-            "RUEDA_TEST_DEVICE=fake to try the programs on the stand-ins."
+            "FARANDOLE_TEST_DEVICE=fake to try the programs on the stand-ins."
         )
     if cuda is None:
         return (
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args(arguments)
 
-    kind = os.environ.get("RUEDA_TEST_DEVICE") or "cuda"
+    kind = os.environ.get("FARANDOLE_TEST_DEVICE") or "cuda"
     fake = kind == "fake"
     variables = fakes.environment(FAKE_CUDA_DEVICES=os.environ.get("FAKE_CUDA_DEVICES", "2"))
     inventory = take_inventory(variables if fake else os.environ)
@@ -87,9 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(problem, file=sys.stderr)
         return _NO_DEVICE
     # The tables of cases are those of the ranks; this process itself does nothing on the stand-in.
-    os.environ.pop("RUEDA_TEST_DEVICE", None)
+    os.environ.pop("FARANDOLE_TEST_DEVICE", None)
     if not fake:
-        os.environ["RUEDA_TEST_DEVICE"] = kind
+        os.environ["FARANDOLE_TEST_DEVICE"] = kind
     machine = Machine(kind, len(inventory.devices), given.small)
     rows: list[Row] = []
     for check in CHECKS:

@@ -29,7 +29,7 @@ _SANITIZER: Final = "compute-sanitizer"
 
 @dataclass(frozen=True)
 class Machine:
-    """``kind``: ``RUEDA_TEST_DEVICE``. ``small``: try the programs themselves."""
+    """``kind``: ``FARANDOLE_TEST_DEVICE``. ``small``: try the programs themselves."""
 
     kind: str
     devices: int
@@ -72,9 +72,9 @@ class Check:
 def _world(way: Way, machine: Machine) -> World:
     size = way.ranks or machine.devices
     given: dict[str, str] = {
-        "RUEDA_TEST_DEVICE": machine.kind,
+        "FARANDOLE_TEST_DEVICE": machine.kind,
         "HOROVOD_GPU_OPERATIONS": way.operations,
-        "RUEDA_GPU_SMALL": "1" if machine.small else "0",
+        "FARANDOLE_GPU_SMALL": "1" if machine.small else "0",
     }
     if machine.kind == "fake":
         given["LD_LIBRARY_PATH"] = fakes.environment()["LD_LIBRARY_PATH"]
@@ -119,7 +119,7 @@ def _row(name: str, where: str, seen: Mapping[str, Any]) -> Row:
 def _cases(check: Check, way: Way, machine: Machine) -> list[Row]:
     world = _world(way, machine)
     if "arrays" in check.of:
-        world = replace(world, variables=(*world.variables, ("RUEDA_TEST_DEVICE", "")))
+        world = replace(world, variables=(*world.variables, ("FARANDOLE_TEST_DEVICE", "")))
     verdicts = run_cases(check.of, world)
     wrong = [case for case, ranks in verdicts.errors.items() if any(ranks.values())]
     said = [
@@ -166,7 +166,7 @@ def _sanitized(check: Check, way: Way, machine: Machine) -> list[Row]:
     ended = subprocess.run(
         [*words, check.of, "--way", way.path],
         cwd=ROOT,
-        env=alone | {"RUEDA_GPU_SMALL": "1"},
+        env=alone | {"FARANDOLE_GPU_SMALL": "1"},
         capture_output=True,
         text=True,
         timeout=_LIMIT_S,

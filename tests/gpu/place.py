@@ -1,6 +1,6 @@
 """The device of a rank, real or the stand-in: streams, waits, and the driver's functions.
 
-Importing this chooses the device that ``RUEDA_TEST_DEVICE`` names, so it comes before `horovod.torch`.
+Importing this chooses the device that ``FARANDOLE_TEST_DEVICE`` names, so it comes before `horovod.torch`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "use",
 ]
 
-ON_FAKE = os.environ.get("RUEDA_TEST_DEVICE") == "fake"
+ON_FAKE = os.environ.get("FARANDOLE_TEST_DEVICE") == "fake"
 
 if ON_FAKE:
     from tests.fakes.torch import GUARD as _guard

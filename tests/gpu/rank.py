@@ -1,7 +1,7 @@
 """One rank of a row: ``python -m tests.gpu.rank PROGRAM``. Rank 0 prints what it has seen, one line of JSON
 behind ``FIGURE`` for each row.
 
-``RUEDA_GPU_SMALL=1``: a few operations of small tensors, to try the programs themselves.
+``FARANDOLE_GPU_SMALL=1``: a few operations of small tensors, to try the programs themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.gpu.intervals import hidden_share, of_profile
 import horovod.torch as hvd
 from horovod.observe import data_paths
 
-SMALL = os.environ.get("RUEDA_GPU_SMALL") == "1"
+SMALL = os.environ.get("FARANDOLE_GPU_SMALL") == "1"
 MIB = 1 << 20
 PROGRAMS: dict[str, Callable[[], None]] = {}
 
@@ -319,7 +319,7 @@ def beside_ddp() -> None:
     model, inputs = _model()
     optimizer = _wrapped(model)
     ours = median_s(lambda: _step(model, optimizer, inputs), steps)
-    path = hvd.broadcast_object(f"{tempfile.gettempdir()}/rueda-ddp-{secrets.token_hex(8)}", 0)
+    path = hvd.broadcast_object(f"{tempfile.gettempdir()}/farandole-ddp-{secrets.token_hex(8)}", 0)
     backend = "nccl" if way() == "nccl" else "gloo"
     dist.init_process_group(backend, init_method=f"file://{path}", rank=hvd.rank(), world_size=hvd.size())
     other, inputs = _model()

@@ -113,7 +113,7 @@ def store_frames() -> list[bytes]:
 
 
 def hello(role: int = 0) -> bytes:
-    magic = b"rueda\0\0\3"
+    magic = b"faran\0\0\3"
     wish = magic + struct.pack(">BBHII", role, 0, 0, 1, 0) + bytes(32) + secrets.token_bytes(32)
     return wish + secrets.token_bytes(32)
 
@@ -124,13 +124,13 @@ def nonsense() -> list[bytes]:
         b"",
         b"\0",
         b"\n\n\n",
-        b"rueda",
+        b"farandole",
         bytes(116),
         b"\xff" * 116,
         bytes(1 << 20),
         struct.pack(">I", 0x7FFFFFFF),
         struct.pack("<Q", 1 << 62),
-        b"rueda fd" + bytes(9),
+        b"faran fd" + bytes(9),
         b"Ruda" + bytes(20),
         b"\xc0" + bytes(25),
         b'{"end": 9}\n{"kill": true}\n',

@@ -28,7 +28,7 @@ __all__ = ["SimulatedHosts", "clear_leftovers", "why_not"]
 _SCRIPT = Path(__file__).with_name("netns_hosts.sh")
 _NEEDED = (Path(__file__).resolve().parents[2], Path(sys.prefix))
 _LIMIT_S = 60.0
-_FOLDER = "rueda-hosts-"
+_FOLDER = "farandole-hosts-"
 
 
 def why_not() -> str:

@@ -28,7 +28,7 @@ def why_no_slurm() -> str:
 @contextmanager
 def slurm_on(hosts: SimulatedHosts) -> Iterator[dict[str, str]]:
     """A cluster of its own on ``hosts``; gives the environment of its clients."""
-    folder = Path(tempfile.mkdtemp(prefix="rueda-simslurm-"))
+    folder = Path(tempfile.mkdtemp(prefix="farandole-simslurm-"))
     state = folder / "simslurm"
     environ = {**os.environ, **hosts.environment, "SLURM_SIM": "1", "SLURM_DIR": str(state)}
     try:

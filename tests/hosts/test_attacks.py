@@ -242,13 +242,13 @@ def command_lines() -> str:
 def test_an_attacked_job_forms_and_runs_as_if_nothing_were(
     hosts: SimulatedHosts, job: Job, tmp_path: Path
 ) -> None:
-    canary = Path("/tmp") / f"rueda-canary-{secrets.token_hex(8)}"
+    canary = Path("/tmp") / f"farandole-canary-{secrets.token_hex(8)}"
     try:
         job.start(RANKS)  # now they wait, and everything that listens in a job's life listens
         ports = wait_for_ports(hosts, (3, 0))  # the higher rank dials
         assert {address for address, _ in ports} == {hosts.addresses[0]}, "only the interface in use"
         names = {host: unix_names(hosts, host) for host in range(2)}
-        assert len([name for name in names[0] + names[1] if name.startswith("rueda-")]) >= RANKS - 1
+        assert len([name for name in names[0] + names[1] if name.startswith("farandole-")]) >= RANKS - 1
 
         # From another host, and as another user of the job's own hosts.
         report = order(hosts, STRANGER, job, what="attack", targets=ports, canary=str(canary))

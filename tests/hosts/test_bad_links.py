@@ -2,7 +2,7 @@
 stand still for less than the limit, cuts that end before it. Nobody is lost, and the work goes on.
 
 The default run gives each of them some seconds and more room than the limits promise, so that the speed of
-the machine does not matter. ``RUEDA_FULL_MATRIX=1`` takes what is promised by default, a minute of it.
+the machine does not matter. ``FARANDOLE_FULL_MATRIX=1`` takes what is promised by default, a minute of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from tests.hosts.failing_world import FailingWorld
 from tests.hosts.simulated import SimulatedHosts
 
-FULL = bool(os.environ.get("RUEDA_FULL_MATRIX"))
+FULL = bool(os.environ.get("FARANDOLE_FULL_MATRIX"))
 pytestmark = pytest.mark.timeout(1800 if FULL else 300)
 
 START_LIMIT_S = 120.0
@@ -96,7 +96,7 @@ def test_nobody_is_lost_where_all_is_bad_at_once(simulation: None) -> None:
         _assert_well(world)
 
 
-@pytest.mark.skipif(not FULL, reason="takes a minute each; RUEDA_FULL_MATRIX=1 runs it")
+@pytest.mark.skipif(not FULL, reason="takes a minute each; FARANDOLE_FULL_MATRIX=1 runs it")
 @pytest.mark.parametrize("how", ["loss of 30 %", "1 Mbit/s"])
 def test_nobody_is_lost_in_a_bad_network(simulation: None, how: str) -> None:
     with SimulatedHosts(3) as hosts, ExitStack() as stack:
@@ -111,7 +111,7 @@ def test_nobody_is_lost_in_a_bad_network(simulation: None, how: str) -> None:
         _assert_well(world)
 
 
-@pytest.mark.skipif(not FULL, reason="takes long; RUEDA_FULL_MATRIX=1 runs it")
+@pytest.mark.skipif(not FULL, reason="takes long; FARANDOLE_FULL_MATRIX=1 runs it")
 @pytest.mark.parametrize("victim", [0, 1, 2], ids=["rank 0", "a worker", "a leader"])
 def test_nobody_is_lost_who_stands_still_for_a_while(simulation: None, victim: int) -> None:
     with SimulatedHosts(3) as hosts, ExitStack() as stack:

@@ -63,7 +63,7 @@ def launches() -> dict[str, str]:
 @pytest.fixture
 def home() -> Iterator[Path]:
     """A home directory that the hosts share: the environment that the page activates, and ``train.py``."""
-    folder = Path(tempfile.mkdtemp(prefix="rueda-home-"))
+    folder = Path(tempfile.mkdtemp(prefix="farandole-home-"))
     activate = folder / "train" / "bin" / "activate"
     activate.parent.mkdir(parents=True)
     # The environment of these tests may have been moved: its own script would name the place where it was.

@@ -23,7 +23,7 @@ PHASES = ("negotiation", "small", "large", "init")
 START_LIMIT_S = 120.0
 END_LIMIT_S = 60.0
 """Far more than any deadline in use (3 s of silence, 8 s in init): a rank that takes longer hangs."""
-ROUNDS = 4 if os.environ.get("RUEDA_FULL_MATRIX") else 1
+ROUNDS = 4 if os.environ.get("FARANDOLE_FULL_MATRIX") else 1
 
 
 @pytest.mark.parametrize("between_s", [0.0, 1.5][: 2 if ROUNDS > 1 else 1])

@@ -1,6 +1,6 @@
 """Training of each framework on hosts with two slots each: one is killed, comes back, and the first one goes.
 
-``RUEDA_FULL_MATRIX=1`` runs all of it.
+``FARANDOLE_FULL_MATRIX=1`` runs all of it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAYS = {
 
 pytestmark = [
     pytest.mark.timeout(6 * IMPORTS_S),
-    pytest.mark.skipif(not os.environ.get("RUEDA_FULL_MATRIX"), reason="RUEDA_FULL_MATRIX=1 runs it"),
+    pytest.mark.skipif(not os.environ.get("FARANDOLE_FULL_MATRIX"), reason="FARANDOLE_FULL_MATRIX=1 runs it"),
 ]
 
 

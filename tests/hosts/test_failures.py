@@ -4,7 +4,7 @@ running.
 
 The default run takes a part of the matrix {kill, pause, cut, power-off} x {worker, rank 0, host leader,
 launcher} x {init, negotiation, small, large, shutdown}: every value of each, and each fault of each role at
-least once. ``RUEDA_FULL_MATRIX=1`` runs all of it.
+least once. ``FARANDOLE_FULL_MATRIX=1`` runs all of it.
 
 Worlds have five ranks on three hosts, two on the first, two on the second and one on the third; the store is
 on a fourth. Cells that share a fault share its moment; several sets of hosts are at it at once.
@@ -28,7 +28,7 @@ import pytest
 from tests.hosts.failing_world import FailingWorld
 from tests.hosts.simulated import SimulatedHosts
 
-pytestmark = pytest.mark.timeout(1800 if os.environ.get("RUEDA_FULL_MATRIX") else 400)
+pytestmark = pytest.mark.timeout(1800 if os.environ.get("FARANDOLE_FULL_MATRIX") else 400)
 
 PLACES = (0, 0, 1, 1, 2)
 LAUNCHER = 3
@@ -103,7 +103,7 @@ PART = [
     Cell("kill", "launcher", "idle"),
     Cell("power-off", "launcher", "idle"),
 ]
-CELLS = _matrix() if os.environ.get("RUEDA_FULL_MATRIX") else PART
+CELLS = _matrix() if os.environ.get("FARANDOLE_FULL_MATRIX") else PART
 
 
 @dataclass

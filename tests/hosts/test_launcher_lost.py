@@ -1,6 +1,6 @@
 """Ranks that ``horovodrun`` started end with it, whatever ends it and whenever: nothing is left on any host.
 
-The other cells of the matrix are in ``test_failures.py``. ``RUEDA_FULL_MATRIX=1`` runs all of these.
+The other cells of the matrix are in ``test_failures.py``. ``FARANDOLE_FULL_MATRIX=1`` runs all of these.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def launching_host(four_hosts: SimulatedHosts) -> Iterator[SimulatedHosts]:
     four_hosts.boot(LAUNCHER)
 
 
-@pytest.mark.parametrize(("fault", "phase"), ALL if os.environ.get("RUEDA_FULL_MATRIX") else PART)
+@pytest.mark.parametrize(("fault", "phase"), ALL if os.environ.get("FARANDOLE_FULL_MATRIX") else PART)
 def test_ranks_end_with_their_launcher(launching_host: SimulatedHosts, fault: str, phase: str) -> None:
     hosts = launching_host
     where = ",".join(f"{name}:{count}" for name, count in zip(hosts.names, RANKS, strict=False))

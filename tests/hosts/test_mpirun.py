@@ -193,7 +193,7 @@ def test_nobody_overhears_the_key_and_a_killed_launcher_leaves_nothing(
         assert left_behind(two_hosts) == []
     packets = (tmp_path / "packets").read_bytes()
     assert b"SSH-2.0" in packets
-    for secret in (bytes.fromhex(text), (tmp_path / "rueda" / "key").read_bytes()):
+    for secret in (bytes.fromhex(text), (tmp_path / "farandole" / "key").read_bytes()):
         assert len(secret) == 32
         assert not [said for said in spellings(secret) if said in packets]
 
@@ -211,7 +211,7 @@ def test_a_host_without_the_secret_is_an_error_that_says_what_to_do(
     said = done.stderr.decode()
     assert done.returncode != 0
     assert f"Host {two_hosts.names[1]} does not have the key of this job" in said
-    assert "copy ~/.config/rueda/key" in said
+    assert "copy ~/.config/farandole/key" in said
     packets = (tmp_path / "packets").read_bytes()
     assert b"SSH-2.0" in packets
     assert not [each for each in spellings(own) if each in packets]

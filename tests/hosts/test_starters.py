@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(150)
 @pytest.fixture(scope="module")
 def home() -> Iterator[Path]:
     """A home directory that the hosts share, so that the key of a user is not made where people live."""
-    folder = Path(tempfile.mkdtemp(prefix="rueda-home-"))
+    folder = Path(tempfile.mkdtemp(prefix="farandole-home-"))
     yield folder
     shutil.rmtree(folder)
 

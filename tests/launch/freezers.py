@@ -45,7 +45,7 @@ class Freezer:
     @contextmanager
     def group(self) -> Iterator[Group]:
         """A new one; skips where none can be made. It is thawed at the end."""
-        folder = self.top / f"rueda-test-{os.getpid()}"
+        folder = self.top / f"farandole-test-{os.getpid()}"
         try:
             folder.mkdir()
         except OSError as error:

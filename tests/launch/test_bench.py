@@ -45,7 +45,7 @@ def test_every_collective_beside_gloo(tmp_path: Path) -> None:
     assert {"python", "torch"} <= set(told["versions"])
     assert [result["operation"] for result in told["results"]][::2] == [*OPERATIONS]
     for result in told["results"]:
-        libraries = {"rueda", "gloo"} | ({"limit"} if result["bytes"] else set())
+        libraries = {"farandole", "gloo"} | ({"limit"} if result["bytes"] else set())
         assert set(result["libraries"]) == libraries
         assert all(len(each["rounds"]) == 2 for each in result["libraries"].values())
         assert bool(result["path"]) == bool(result["bytes"])

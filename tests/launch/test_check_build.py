@@ -89,7 +89,7 @@ def test_check_build_lists_its_rows_in_order(verbose: bool) -> None:
     text = done.stdout.decode()
     assert done.returncode == 0
     assert text.startswith("\nHorovod v0.28.1:" if verbose else "Horovod v0.28.1:")
-    assert f"Rueda {importlib.metadata.version('rueda')}\n" in text
+    assert f"Farandole {importlib.metadata.version('farandole')}\n" in text
     assert f"    [X] PyTorch  {importlib.metadata.version('torch')}" in text
     assert "\nDevices:\n    " in text
     rows = [line.split("] ")[1].split("  ")[0] for line in text.splitlines() if line.startswith("    [")]

@@ -94,7 +94,7 @@ def test_who_has_another_key_is_not_let_in(server: RendezvousServer, tmp_path: P
 
 
 def test_a_key_that_others_can_read_is_refused(server: RendezvousServer, home: Path) -> None:
-    file = home / ".config" / "rueda" / "key"
+    file = home / ".config" / "farandole" / "key"
     file.parent.mkdir(parents=True)
     file.write_bytes(bytes(32))
     file.chmod(0o644)

@@ -47,7 +47,9 @@ def test_hosts_that_share_nothing_are_told_what_to_do_and_get_no_key_file(tmp_pa
     carried = make_key(home(tmp_path / "one"), tmp_path, elsewhere=True)
     (tmp_path / "key").unlink()
     other = home(tmp_path / "other")
-    with pytest.raises(ConfigError, match=r"mpirun carries none.*copy ~/\.config/rueda/key.*--launcher ssh"):
+    with pytest.raises(
+        ConfigError, match=r"mpirun carries none.*copy ~/\.config/farandole/key.*--launcher ssh"
+    ):
         find_key(carried.card, other, "mpirun")
     assert list(Path(other["HOME"]).iterdir()) == []
     make_key(other, tmp_path, elsewhere=True)  # now it has one of its own

@@ -384,8 +384,8 @@ def test_remote_host_that_is_not_needed_is_no_obstacle() -> None:
 def test_version_is_that_of_the_interface_and_ours() -> None:
     done = horovodrun("--version")
     assert done.returncode == 0
-    version = importlib.metadata.version("rueda")
-    assert done.stdout.decode() == f"0.28.1 (Rueda {version})\n"
+    version = importlib.metadata.version("farandole")
+    assert done.stdout.decode() == f"0.28.1 (Farandole {version})\n"
 
 
 def test_help_shows_groups_and_examples() -> None:

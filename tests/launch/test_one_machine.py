@@ -152,7 +152,9 @@ def ports_of(processes: list[int]) -> set[str]:
 
 def unix_sockets() -> set[str]:
     lines = Path("/proc/net/unix").read_text().splitlines()
-    return {words[7] for words in map(str.split, lines) if len(words) == 8 and words[7].startswith("@rueda-")}
+    return {
+        words[7] for words in map(str.split, lines) if len(words) == 8 and words[7].startswith("@farandole-")
+    }
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -94,9 +94,9 @@ def test_a_malicious_host_runs_nothing_in_the_launcher(tmp_path: Path) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300), st.booleans())
 def test_no_bytes_do_more_than_be_refused(said: bytes, framed: bool) -> None:
-    data = b"rueda\x00\x05\x02" + len(said).to_bytes(8, "little") + said if framed else said
+    data = b"faran\x00\x05\x02" + len(said).to_bytes(8, "little") + said if framed else said
     try:
         unpack_plain(memoryview(bytearray(data)))
     except LaunchError:
         pass
-    assert is_plain(memoryview(data)) == data.startswith(b"rueda\x00\x05\x02")
+    assert is_plain(memoryview(data)) == data.startswith(b"faran\x00\x05\x02")

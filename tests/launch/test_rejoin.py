@@ -194,7 +194,7 @@ def test_a_host_that_is_reached_anew_ends_what_the_former_agent_has() -> None:
 def told_again(*command: str, after: str, taken: int = 0) -> Iterator[bytes]:
     """What an agent with one rank says to another launcher, which comes after the first one has heard of
     ``after`` and has taken nothing; this one takes so many bytes and ends the job."""
-    door = f"rueda-test-{secrets.token_hex(8)}"
+    door = f"farandole-test-{secrets.token_hex(8)}"
     with agent() as one:
         one.say(line({**OPEN, "command": command, "door": door, "patience_s": 30.0}))
         one.say(line({"start": [{"rank": 0, "environment": {}}]}))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.launch.launching import COMMAND, LIMIT_S, PYTHON, environment, running
 
-MANY = os.environ.get("RUEDA_FULL_MATRIX") == "1"
+MANY = os.environ.get("FARANDOLE_FULL_MATRIX") == "1"
 pytestmark = pytest.mark.timeout(180)
 
 WAITS_S = 60.0

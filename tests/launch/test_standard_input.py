@@ -13,7 +13,7 @@ from tests.launch.launching import COMMAND, PYTHON, environment
 
 from horovod.launch.standard_input import reads_a_script
 
-MANY = os.environ.get("RUEDA_FULL_MATRIX") == "1"
+MANY = os.environ.get("FARANDOLE_FULL_MATRIX") == "1"
 pytestmark = pytest.mark.timeout(180)
 LIMIT_S = 120.0
 

@@ -181,7 +181,7 @@ def test_no_host_makes_the_store_listen_everywhere(seen: str) -> None:
 
 def framed(text: str, buffers: bytes = b"") -> bytearray:
     data = text.encode()
-    return bytearray(b"rueda\x00\x05\x02" + struct.pack("<Q", len(data)) + data + buffers)
+    return bytearray(b"faran\x00\x05\x02" + struct.pack("<Q", len(data)) + data + buffers)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ modules. Here it hides optimizers only in processes that import the compiler the
 Python looks for cycles of garbage while a framework is imported, and several times over all objects at its
 end: a quarter of what a process that does nothing with PyTorch takes. Here it looks less often, and not at
 the end.
-``RUEDA_WHOLE_END`` in the environment leaves the end as it is: for tests that are about it.
+``FARANDOLE_WHOLE_END`` in the environment leaves the end as it is: for tests that are about it.
 
 ``tests/conftest.py`` puts this folder on the path, but not in ``make test-all``.
 """
@@ -95,5 +95,5 @@ def _unless_imported(disable: Callable[..., Any]) -> Callable[..., Any]:
 sys.meta_path[:0] = [Hiding(), Uncompiled()]
 
 gc.set_threshold(300_000, 20, 20)
-if "RUEDA_WHOLE_END" not in os.environ:
+if "FARANDOLE_WHOLE_END" not in os.environ:
     atexit.register(gc.freeze)  # the first to be registered is the last that is called

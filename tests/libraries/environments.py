@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RANKS = 2
 LIMIT_S = 400.0
 nightly = pytest.mark.skipif(
-    not os.environ.get("RUEDA_FULL_MATRIX"),
-    reason="needs an environment of 1 GB; RUEDA_FULL_MATRIX=1 runs it",
+    not os.environ.get("FARANDOLE_FULL_MATRIX"),
+    reason="needs an environment of 1 GB; FARANDOLE_FULL_MATRIX=1 runs it",
 )
 
 

@@ -1,9 +1,9 @@
 /// What an instrumented source calls at each place that can be mutated. The build is one; the
-/// mutant is chosen when a process starts, by RUEDA_MUTANT=number (none: everything is as it was
-/// written). RUEDA_MUTANTS_SEEN=file keeps which mutants were reached, and which of them made a
-/// difference where they are: one that never does cannot be noticed by that test. The file is
-/// shared memory, so that what a forked child reaches counts, and what a process reached before it
-/// was killed.
+/// mutant is chosen when a process starts, by FARANDOLE_MUTANT=number (none: everything is as it
+/// was written). FARANDOLE_MUTANTS_SEEN=file keeps which mutants were reached, and which of them
+/// made a difference where they are: one that never does cannot be noticed by that test. The file
+/// is shared memory, so that what a forked child reaches counts, and what a process reached before
+/// it was killed.
 #pragma once
 #pragma GCC system_header  // nobody wants warnings of what is rewritten
 
@@ -36,8 +36,8 @@ inline unsigned char* map_seen(const char* path) noexcept {
 }
 
 // Before these are initialised they are zero: no mutant, nothing kept.
-inline const int chosen = number_of(std::getenv("RUEDA_MUTANT"));
-inline unsigned char* const seen = map_seen(std::getenv("RUEDA_MUTANTS_SEEN"));
+inline const int chosen = number_of(std::getenv("FARANDOLE_MUTANT"));
+inline unsigned char* const seen = map_seen(std::getenv("FARANDOLE_MUTANTS_SEEN"));
 
 /// True: mutant `number` is the chosen one. `differs`: it would make a difference here and now.
 inline bool active(int number, bool differs) noexcept {

@@ -60,7 +60,7 @@ def watch(mutants: Sequence[Mutant], start: Callable[[Mapping[str, str]], Run]) 
     size = max(m.number for m in mutants) + 8
     with tempfile.NamedTemporaryFile(prefix="mutants-seen-") as seen:
         seen.truncate(size)
-        done = start({"RUEDA_MUTANTS_SEEN": seen.name})
+        done = start({"FARANDOLE_MUTANTS_SEEN": seen.name})
         with mmap.mmap(seen.fileno(), size) as view:
             return done, view[:]
 
@@ -142,7 +142,7 @@ def judge(programs: Path, mutant: Mutant, coverage: Coverage, most_s: float) -> 
         return "no difference", ""
     for batch in batches(coverage.differed[mutant.number], coverage.seconds, most_s):
         limit_s = 10 + 6 * sum(coverage.seconds[case] for case in batch)
-        done = run(programs, batch, {"RUEDA_MUTANT": str(mutant.number)}, limit_s)
+        done = run(programs, batch, {"FARANDOLE_MUTANT": str(mutant.number)}, limit_s)
         if done.verdict != "passed":
             return "killed", f"{batch[0].program} {done.verdict}"
     return "survived", ""
@@ -157,7 +157,7 @@ class PythonTests:
 
     def run(self, environment: Mapping[str, str], limit_s: float) -> Run:
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *self.arguments]
-        mark = {"RUEDA_MUTANTS_RUN": secrets.token_hex(8)}
+        mark = {"FARANDOLE_MUTANTS_RUN": secrets.token_hex(8)}
         package = {"PYTHONPATH": str(self.package)}
         done = run_command(command, ROOT, package | mark | dict(environment), limit_s)
         end_marked(mark)  # ranks may have sessions of their own
@@ -246,7 +246,7 @@ def main() -> int:
     def one(mutant: Mutant) -> tuple[str, str]:
         state, by = judge(programs, mutant, coverage, given.seconds)
         if python is not None and state != "killed" and mutant.number in in_python:
-            verdict = python.run({"RUEDA_MUTANT": str(mutant.number)}, 60 + 6 * python_s).verdict
+            verdict = python.run({"FARANDOLE_MUTANT": str(mutant.number)}, 60 + 6 * python_s).verdict
             if verdict != "passed":
                 return "killed", f"{python.arguments[0]} {verdict}"
             state = "survived"

@@ -127,7 +127,12 @@ def compile_tree(build: Path, jobs: int, targets: Sequence[str] = ()) -> Path:
     programs = programs_of(build)
     configure = [
         *("cmake", "-S", str(build / "source"), "-B", str(programs), "-G", "Ninja", "--log-level=WARNING"),
-        *("-DRUEDA_BUILD_TESTS=ON", "-DRUEDA_BUILD_PYTHON=ON", "-DRUEDA_INPLACE=ON", "-DRUEDA_WERROR=ON"),
+        *(
+            "-DFARANDOLE_BUILD_TESTS=ON",
+            "-DFARANDOLE_BUILD_PYTHON=ON",
+            "-DFARANDOLE_INPLACE=ON",
+            "-DFARANDOLE_WERROR=ON",
+        ),
         *("-DCMAKE_BUILD_TYPE=Release", f"-DPython_EXECUTABLE={sys.executable}"),
     ]
     subprocess.run(configure, check=True)

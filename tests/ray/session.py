@@ -23,10 +23,10 @@ from typing import Any
 
 import pytest
 
-WHOLE = os.environ.get("RUEDA_FULL_MATRIX") == "1"
+WHOLE = os.environ.get("FARANDOLE_FULL_MATRIX") == "1"
 ROOT = Path(__file__).resolve().parents[2]
 HEAD_CPUS, OTHER_CPUS, GPUS = 4, 2, 4
-_INSIDE = "RUEDA_TESTS_IN_RAY"
+_INSIDE = "FARANDOLE_TESTS_IN_RAY"
 _SPACE = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 

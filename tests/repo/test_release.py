@@ -42,11 +42,11 @@ def test_the_name_horovod_has_the_version_of_the_interface_and_extras_of_ours() 
     assert f'version = "{horovod.__version__}"' in NAME.read_text()
     ours = extras(ROOT / "pyproject.toml")
     for needed in extras(NAME).values():
-        (extra,) = re.findall(r"^rueda\[(\w+)\]$", needed[0])
+        (extra,) = re.findall(r"^farandole\[(\w+)\]$", needed[0])
         assert extra in ours
 
 
-def test_the_name_horovod_is_empty_and_requires_rueda(tmp_path: Path) -> None:
+def test_the_name_horovod_is_empty_and_requires_farandole(tmp_path: Path) -> None:
     wheel = distributions.horovod_name(tmp_path)
     assert wheel.name == f"horovod-{horovod.__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
@@ -54,7 +54,7 @@ def test_the_name_horovod_is_empty_and_requires_rueda(tmp_path: Path) -> None:
         (metadata,) = [name for name in archive.namelist() if name.endswith("METADATA")]
         lines = archive.read(metadata).decode().splitlines()
     assert [line for line in lines if line.startswith("Requires-Dist:") and "extra" not in line] == [
-        "Requires-Dist: rueda"
+        "Requires-Dist: farandole"
     ]
 
 
@@ -67,7 +67,7 @@ def test_warnings_are_errors_for_us_only(tmp_path: Path) -> None:
 
 def compile_commands(folder: Path, *options: str) -> str:
     cmake = Path(sys.executable).parent / "cmake"
-    command = [str(cmake), *options, "-S", str(ROOT), "-B", str(folder), "-DRUEDA_BUILD_PYTHON=OFF"]
+    command = [str(cmake), *options, "-S", str(ROOT), "-B", str(folder), "-DFARANDOLE_BUILD_PYTHON=OFF"]
     found = shutil.which("ninja", path=str(cmake.parent))
     subprocess.run([*command, "-GNinja", f"-DCMAKE_MAKE_PROGRAM={found}"], check=True, capture_output=True)
     return (folder / "compile_commands.json").read_text()
@@ -75,7 +75,7 @@ def compile_commands(folder: Path, *options: str) -> str:
 
 def test_the_sources_are_small_and_hold_what_a_build_needs(tmp_path: Path) -> None:
     sources = distributions.source_distribution(tmp_path)
-    assert sources.name == f"rueda-{recipe.version()}.tar.gz"
+    assert sources.name == f"farandole-{recipe.version()}.tar.gz"
     assert sources.stat().st_size < 3_000_000
     folder = distributions.unpacked(sources, tmp_path)
     for name in ("CMakeLists.txt", "LICENSE", "core/engine", "src/horovod/__init__.py", "tools/release"):
@@ -84,7 +84,7 @@ def test_the_sources_are_small_and_hold_what_a_build_needs(tmp_path: Path) -> No
 
 
 def test_the_version_is_the_same_in_both_places() -> None:
-    assert f"project(rueda VERSION {recipe.version()} " in (ROOT / "CMakeLists.txt").read_text()
+    assert f"project(farandole VERSION {recipe.version()} " in (ROOT / "CMakeLists.txt").read_text()
 
 
 def python_headers(folder: Path, version: str) -> Path:

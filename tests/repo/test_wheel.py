@@ -27,7 +27,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps"]
     # Beside the folder of `make build`, with its options: a cache of compiled objects, if any, knows most.
     place = f"--config-settings=build-dir={ROOT / 'build' / 'wheel'}"
-    options = "--config-settings=cmake.define.RUEDA_WERROR=ON"
+    options = "--config-settings=cmake.define.FARANDOLE_WERROR=ON"
     # And with its compiler: the build back end would take the one that compiled Python, under another name.
     compiler = {"CXX": "c++"} | os.environ
     done = subprocess.run(
@@ -39,7 +39,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (file,) = folder.glob("rueda-*.whl")
+    (file,) = folder.glob("farandole-*.whl")
     return file
 
 
@@ -59,7 +59,7 @@ def test_wheel_holds_package_native_module_types_licence_and_command(wheel: zipf
     assert any(name.endswith("licenses/LICENSE") for name in names)
     (entry_points,) = [name for name in names if name.endswith("entry_points.txt")]
     assert "horovodrun = horovod.runner.launch:run_commandline" in wheel.read(entry_points).decode()
-    assert [name for name in names if not name.startswith(("horovod/", "rueda-"))] == []
+    assert [name for name in names if not name.startswith(("horovod/", "farandole-"))] == []
 
 
 def test_package_requires_no_framework(wheel: zipfile.ZipFile) -> None:

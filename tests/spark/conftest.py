@@ -17,7 +17,7 @@ import pytest
 
 from horovod.bootstrap.proc import every_process, stat_of
 
-WHOLE = os.environ.get("RUEDA_FULL_MATRIX") == "1"
+WHOLE = os.environ.get("FARANDOLE_FULL_MATRIX") == "1"
 MASTER = "local-cluster[2,1,1024]"
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -113,7 +113,7 @@ def settings(master: str) -> dict[str, str]:
     """Of a Spark that listens on the loopback interface only."""
     return {
         "spark.master": master,
-        "spark.app.name": "rueda-tests",
+        "spark.app.name": "farandole-tests",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",

@@ -48,7 +48,7 @@ def die(victim: str) -> None:
 
 def main() -> None:
     master, host, what = sys.argv[1:]
-    conf = SparkConf().setMaster(master).setAppName("rueda-tests")
+    conf = SparkConf().setMaster(master).setAppName("farandole-tests")
     conf.setAll(
         {
             "spark.driver.host": host,

@@ -40,19 +40,19 @@ def test_cached_functions_run_once_per_argument() -> None:
 
 
 def test_env_sets_and_restores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUEDA_TEST_A", "before")
-    monkeypatch.delenv("RUEDA_TEST_B", raising=False)
+    monkeypatch.setenv("FARANDOLE_TEST_A", "before")
+    monkeypatch.delenv("FARANDOLE_TEST_B", raising=False)
 
     def inside() -> None:
-        with util.env(RUEDA_TEST_A="in", RUEDA_TEST_B="in", RUEDA_TEST_C=None):
-            assert os.environ["RUEDA_TEST_A"] == os.environ["RUEDA_TEST_B"] == "in"
-            assert "RUEDA_TEST_C" not in os.environ
+        with util.env(FARANDOLE_TEST_A="in", FARANDOLE_TEST_B="in", FARANDOLE_TEST_C=None):
+            assert os.environ["FARANDOLE_TEST_A"] == os.environ["FARANDOLE_TEST_B"] == "in"
+            assert "FARANDOLE_TEST_C" not in os.environ
             raise KeyError
 
     with pytest.raises(KeyError):
         inside()
-    assert os.environ["RUEDA_TEST_A"] == "before"
-    assert "RUEDA_TEST_B" not in os.environ
+    assert os.environ["FARANDOLE_TEST_A"] == "before"
+    assert "FARANDOLE_TEST_B" not in os.environ
 
 
 def test_average_compatibility() -> None:

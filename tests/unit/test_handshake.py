@@ -123,7 +123,7 @@ def test_two_releases_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
             there.setattr(handshake, "RELEASE", "9.8.7")
             reply = other.reply(dialer.hello)
         with pytest.raises(
-            VersionError, match=f"{who} runs Rueda 9.8.7, this process Rueda {RELEASE}"
+            VersionError, match=f"{who} runs Farandole 9.8.7, this process Farandole {RELEASE}"
         ) as caught:
             dialer.answer(reply)
         assert (caught.value.own, caught.value.other) == (RELEASE, "9.8.7")
@@ -160,7 +160,7 @@ def test_a_reply_does_not_show_the_release() -> None:
 
 def test_the_release_is_that_of_the_distribution() -> None:
     said = re.search(r'^version = "([^"]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    built = re.search(r"project\(rueda VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())
+    built = re.search(r"project\(farandole VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())
     assert said is not None
     assert built is not None
     assert said[1] == built[1] == RELEASE

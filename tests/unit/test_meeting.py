@@ -58,12 +58,12 @@ def test_ranks_meet_through_a_file_that_nobody_else_can_read(tmp_path: Path) -> 
     with ThreadPoolExecutor(1) as pool:
         second = pool.submit(meet, place(1, "file"), settings(), home(tmp_path), None)
         first = meet(place(0, "file"), settings(), home(tmp_path), None)
-        (card,) = (tmp_path / "rueda" / "jobs").iterdir()
+        (card,) = (tmp_path / "farandole" / "jobs").iterdir()
         assert stat.S_IMODE(card.stat().st_mode) == 0o600
         assert first.key.hex() not in card.read_text()
         assert_met(first, second.result(20.0))
     first.end(home(tmp_path))
-    assert list((tmp_path / "rueda" / "jobs").iterdir()) == []
+    assert list((tmp_path / "farandole" / "jobs").iterdir()) == []
 
 
 def test_a_card_of_a_program_that_has_ended_is_passed_over(
@@ -91,7 +91,7 @@ def test_a_card_of_a_program_that_has_ended_is_passed_over(
 
 def test_a_card_that_others_could_have_written_is_refused(tmp_path: Path) -> None:
     first = meet(place(0, "file"), settings(), home(tmp_path), None)
-    (card,) = (tmp_path / "rueda" / "jobs").iterdir()
+    (card,) = (tmp_path / "farandole" / "jobs").iterdir()
     card.chmod(0o644)
     with pytest.raises(ConfigError, match="not a file of yours that nobody else can read"):
         meet(place(1, "file"), settings(), home(tmp_path), None)
@@ -103,7 +103,7 @@ def test_a_card_that_others_could_have_written_is_refused(tmp_path: Path) -> Non
 )
 def test_a_card_that_was_altered_is_refused(tmp_path: Path, name: str, value: object) -> None:
     first = meet(place(0, "file"), settings(), home(tmp_path), None)
-    (card,) = (tmp_path / "rueda" / "jobs").iterdir()
+    (card,) = (tmp_path / "farandole" / "jobs").iterdir()
     said = json.loads(base64.urlsafe_b64decode(card.read_text() + "=="))
     if name == "at":  # the altered address comes first, and the right one after it
         assert isinstance(value, list)

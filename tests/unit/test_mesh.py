@@ -611,7 +611,7 @@ def test_descriptors_of_a_hostile_header_are_closed(signed: bool) -> None:
     ours.setblocking(False)
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1]))]
     mine, other = (Session.of(KEY, b"said", dialed=dialed) for dialed in (False, True))
-    header = struct.pack(">8sQB", b"rueda fd", SEGMENT_BYTES, 4)
+    header = struct.pack(">8sQB", b"faran fd", SEGMENT_BYTES, 4)
     theirs.sendmsg([other.signer().signed(header) if signed else header + bytes(TAG_BYTES)], rights)
     talk = local.exchange(ours, mine, 1, own, owner)
     with pytest.raises(OSError, match="2 descriptors arrived, 4 were announced" if signed else "not signed"):

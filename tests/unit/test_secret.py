@@ -20,7 +20,7 @@ def home(tmp_path: Path) -> dict[str, str]:
 
 
 def key_file(home: dict[str, str]) -> Path:
-    return Path(home["HOME"]) / ".config" / "rueda" / "key"
+    return Path(home["HOME"]) / ".config" / "farandole" / "key"
 
 
 def test_key_of_the_environment_wins_and_makes_no_file(home: dict[str, str]) -> None:
@@ -53,7 +53,7 @@ def test_key_file_is_made_private_and_jobs_differ(home: dict[str, str]) -> None:
 
 def test_configuration_folder_of_the_user_is_respected(tmp_path: Path) -> None:
     job_key({"XDG_CONFIG_HOME": str(tmp_path)}, "job")
-    assert (tmp_path / "rueda" / "key").exists()
+    assert (tmp_path / "farandole" / "key").exists()
 
 
 def test_ranks_that_start_at_once_agree(home: dict[str, str]) -> None:

@@ -34,24 +34,24 @@ def test_horovodrun_says_everything() -> None:
 
 
 SOCKET = {
-    "HOROVOD_STORE": "@rueda-1",
+    "HOROVOD_STORE": "@farandole-1",
     "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
     "HOROVOD_GLOO_RENDEZVOUS_PORT": "0",
 }
 
 
-@pytest.mark.parametrize("places", [(("@rueda-1", 0),), (("10.0.0.1", 1234), ("fd00::1", 1234))])
+@pytest.mark.parametrize("places", [(("@farandole-1", 0),), (("10.0.0.1", 1234), ("fd00::1", 1234))])
 def test_variables_say_where_the_store_is(places: tuple[tuple[str, int], ...]) -> None:
     assert read_store(store_environment(places)) == places
     assert set(SOCKET) - {"HOROVOD_STORE"} <= set(store_environment(places)), "scripts may read these"
 
 
 def test_the_socket_of_an_enclosing_job_does_not_count() -> None:
-    assert read_place({**RANK_1_OF_3, **SOCKET}).store == (("@rueda-1", 0),)
+    assert read_place({**RANK_1_OF_3, **SOCKET}).store == (("@farandole-1", 0),)
     assert read_place({**SOCKET, **RANK_1_OF_3}).store == (("10.0.0.1", 1234),)
     named = {name: value for name, value in SOCKET.items() if name == "HOROVOD_STORE"}
-    assert read_store(named) == (("@rueda-1", 0),)
-    for wrong in ("rueda-1", "@", "@a/b", "@" + "a" * 101):
+    assert read_store(named) == (("@farandole-1", 0),)
+    for wrong in ("farandole-1", "@", "@a/b", "@" + "a" * 101):
         with pytest.raises(ConfigError, match="is not the name of a socket"):
             read_store({**SOCKET, "HOROVOD_STORE": wrong})
 

@@ -4,7 +4,7 @@
     python -m tests.versions.run --write docs/versions.md .venv .venv-tf216   # and write the table
 
 Each argument is a virtual environment. The launcher is this one's; ranks are the environment's Python, which
-finds Rueda in ``src``.
+finds Farandole in ``src``.
 """
 
 from __future__ import annotations

@@ -20,16 +20,16 @@ __all__ = ["LIMIT_BYTES", "binaries_in", "problems", "problems_of_binary"]
 LIMIT_BYTES = 3_000_000
 C_LIBRARY = re.compile(r"^(libc|libm|libpthread|libdl|librt|ld-linux[-\w]*)\.so\.\d+$")
 FOREIGN_SYMBOL = re.compile(
-    r"^(_ZN[KVR]*(2at|3c10|5torch|10tensorflow|5rueda|3xla|5mxnet|3tsl)|TF_|TFE_|MPI_|ompi_|nccl|cuda|cu[A-Z]|hip|Xla)"
+    r"^(_ZN[KVR]*(2at|3c10|5torch|10tensorflow|9farandole|3xla|5mxnet|3tsl)|TF_|TFE_|MPI_|ompi_|nccl|cuda|cu[A-Z]|hip|Xla)"
 )
 CXX_RUNTIME_SYMBOL = re.compile(
     r"^(_ZSt|_ZNSt|_ZNKSt|_ZTVN10__cxxabiv|__cxa_throw|__gxx_personality|_Unwind_)"
 )
 SHOWN = {
     "_core": ["PyInit__core"],
-    "_tensorflow": ["rueda_tf_enter", "rueda_tf_leave", "rueda_tf_problem"],
+    "_tensorflow": ["farandole_tf_enter", "farandole_tf_leave", "farandole_tf_problem"],
 }
-_NAME = re.compile(r"rueda-[\w.]+-(?P<python>cp\d+)-(?P<abi>\w+)-(?P<platform>\w+)\.whl")
+_NAME = re.compile(r"farandole-[\w.]+-(?P<python>cp\d+)-(?P<abi>\w+)-(?P<platform>\w+)\.whl")
 
 
 def problems(wheel: Path) -> list[str]:

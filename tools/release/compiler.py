@@ -31,10 +31,10 @@ def native_modules(source: Path, folder: Path, machine: Machine, abi: Abi, inclu
     """
     options = [
         *cross_options(folder, machine),
-        f"-DRUEDA_PYTHON_INCLUDE={include}",
-        f"-DRUEDA_PYTHON_ABI={abi.cmake_name}",
-        "-DRUEDA_BUILD_PYTHON=ON",
-        "-DRUEDA_BUILD_TESTS=OFF",
+        f"-DFARANDOLE_PYTHON_INCLUDE={include}",
+        f"-DFARANDOLE_PYTHON_ABI={abi.cmake_name}",
+        "-DFARANDOLE_BUILD_PYTHON=ON",
+        "-DFARANDOLE_BUILD_TESTS=OFF",
     ]
     run("cmake", "-S", source, "-B", folder, "--log-level=WARNING", *options)
     run("cmake", "--build", folder, "--target", "_core", "--target", "_tensorflow")
@@ -63,7 +63,7 @@ def cross_options(folder: Path, machine: Machine) -> list[str]:
         "-DCMAKE_MODULE_LINKER_FLAGS=-s",  # the strip of this machine knows this machine's files only
         "-DCMAKE_SKIP_RPATH=ON",  # nothing is looked for in folders of this machine
         "-DCCACHE=OFF",  # the compiler has a cache of its own
-        "-DRUEDA_WERROR=ON",
+        "-DFARANDOLE_WERROR=ON",
     ]
 
 

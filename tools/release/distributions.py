@@ -25,7 +25,7 @@ _BUILD_SDIST = "import sys; from scikit_build_core.build import build_sdist; pri
 
 
 def source_distribution(into: Path) -> Path:
-    """The sources, as ``rueda-VERSION.tar.gz``."""
+    """The sources, as ``farandole-VERSION.tar.gz``."""
     into.mkdir(parents=True, exist_ok=True)
     return into / output(sys.executable, "-c", _BUILD_SDIST, into, cwd=ROOT).splitlines()[-1]
 
@@ -55,12 +55,12 @@ def pure_wheel(source: Path, into: Path) -> Path:
     """Everything but the native modules: the part that all wheels share."""
     shutil.rmtree(into, ignore_errors=True)
     _pip_wheel(source, into, "--config-settings=wheel.cmake=false", "--config-settings=wheel.py-api=py3")
-    (wheel,) = into.glob("rueda-*.whl")
+    (wheel,) = into.glob("farandole-*.whl")
     return wheel
 
 
 def horovod_name(into: Path) -> Path:
-    """The empty distribution ``horovod``, so that packages that require it get Rueda."""
+    """The empty distribution ``horovod``, so that packages that require it get Farandole."""
     _pip_wheel(Path(__file__).parent / "horovod", into)
     (wheel,) = into.glob("horovod-*.whl")
     return wheel
@@ -75,7 +75,7 @@ def native_wheel(pure: Path, modules: Path, machine: Machine, abi: Abi, work: Pa
     (about,) = tree.glob("*.dist-info/WHEEL")
     about.write_text(_retagged(about.read_text(), f"{abi.python}-{abi.abi}-{machine.platform}"))
     output(*python("wheel", "pack", "--dest-dir", into, tree))
-    (wheel,) = into.glob(f"rueda-*-{abi.python}-{abi.abi}-{machine.platform}.whl")
+    (wheel,) = into.glob(f"farandole-*-{abi.python}-{abi.abi}-{machine.platform}.whl")
     return wheel
 
 

@@ -47,7 +47,7 @@ def tag() -> str:
         )
     if output("git", "tag", "--list", name, cwd=ROOT).strip():
         raise RecipeError(f"The tag {name} exists. Raise the version in pyproject.toml for another release.")
-    run("git", "tag", "--annotate", name, "--message", f"Rueda {number}", cwd=ROOT)
+    run("git", "tag", "--annotate", name, "--message", f"Farandole {number}", cwd=ROOT)
     return name
 
 
@@ -86,7 +86,7 @@ def check() -> None:
     wrong = [
         text
         for file in files
-        if file.name.startswith("rueda-") and file.suffix == ".whl"
+        if file.name.startswith("farandole-") and file.suffix == ".whl"
         for text in _look(file)
     ]
     if wrong:
@@ -96,8 +96,8 @@ def check() -> None:
 
 def missing() -> list[str]:
     """Wheels of a whole release that are not in ``dist``."""
-    names = [f"rueda-{version()}-{a.python}-{a.abi}-{m.platform}.whl" for m in MACHINES for a in ABIS]
-    return [name for name in (*names, f"rueda-{version()}.tar.gz") if not (DIST / name).exists()]
+    names = [f"farandole-{version()}-{a.python}-{a.abi}-{m.platform}.whl" for m in MACHINES for a in ABIS]
+    return [name for name in (*names, f"farandole-{version()}.tar.gz") if not (DIST / name).exists()]
 
 
 def upload(really: bool) -> None:
@@ -120,7 +120,7 @@ def upload(really: bool) -> None:
     if built_from != _commit():
         raise RecipeError(f"dist was built from {built_from}, and this is {_commit()}: make wheels again.")
     check()
-    command = python("twine", "upload", *sorted(DIST.glob(f"rueda-{version()}*")))
+    command = python("twine", "upload", *sorted(DIST.glob(f"farandole-{version()}*")))
     if really:
         run(*command)
     else:

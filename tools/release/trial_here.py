@@ -60,7 +60,7 @@ def _try(dist: Path, python: str, torch: bool, sources: bool) -> None:
     if sources:
         _build_sources(program, dist)
     else:
-        _pip(program, "--no-index", "--only-binary=:all:", "--find-links", dist, "rueda", "horovod")
+        _pip(program, "--no-index", "--only-binary=:all:", "--find-links", dist, "farandole", "horovod")
     installed_s, cpu_s = time.perf_counter() - began, _cpu_s() - began_cpu
     if torch:
         _show_torch(folder)
@@ -82,7 +82,7 @@ def _try(dist: Path, python: str, torch: bool, sources: bool) -> None:
 
 def _build_sources(program: Path, dist: Path) -> None:
     """Have pip build and install the sources, with a compiler that warns."""
-    (file,) = dist.glob("rueda-*.tar.gz")
+    (file,) = dist.glob("farandole-*.tar.gz")
     command: list[str | Path] = [program, "-m", "pip", "install", "--verbose", file]
     compilers = {"PATH": os.environ.get("PATH", os.defpath), "CXXFLAGS": _WARN}
     done = subprocess.run(

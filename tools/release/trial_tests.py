@@ -46,7 +46,7 @@ def main(words: list[str]) -> int:
     if machine.name != platform.machine():
         emulated = emulator(debian_with_python("trixie", machine.debian), machine)
         options.append(f"-DCMAKE_CROSSCOMPILING_EMULATOR={';'.join(map(str, emulated))}")
-    options += [f"-DGTest_ROOT={googletest}", "-DRUEDA_BUILD_TESTS=ON"]
+    options += [f"-DGTest_ROOT={googletest}", "-DFARANDOLE_BUILD_TESTS=ON"]
     run("cmake", "-S", source, "-B", folder, "--log-level=WARNING", *options)
     run("cmake", "--build", folder, "--target", *chosen)
     pattern = f"^({'|'.join(chosen)})\\."

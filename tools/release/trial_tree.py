@@ -95,7 +95,7 @@ def _site(dist: Path, machine: Machine, python: str, into: Path) -> Path:
     command: list[str | Path] = [sys.executable, "-m", "pip", "install", "--quiet", "--target", into, *choice]
     # Of this package no other place but `dist` can have a wheel.
     subprocess.run([*command, "numpy", "cloudpickle", "pyyaml"], check=True)
-    subprocess.run([*command, "--no-index", "--no-deps", "--find-links", dist, "rueda"], check=True)
+    subprocess.run([*command, "--no-index", "--no-deps", "--find-links", dist, "farandole"], check=True)
     return into
 
 

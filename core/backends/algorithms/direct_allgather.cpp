@@ -8,7 +8,7 @@
 #include "backends/failed_operation.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::size_t kStagingBytes = std::size_t{4} << 20;
@@ -169,4 +169,4 @@ std::unique_ptr<Operation> direct_allgather(Backend& backend, Staging& staging, 
   return std::make_unique<DirectAllgather>(backend, staging, std::move(plan));
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 #include "backends/buffers/piece_array.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::size_t kSmallBytes = std::size_t{16} << 10;
@@ -256,4 +256,4 @@ std::unique_ptr<Operation> direct_allreduce(Backend& backend, Staging& staging,
   return std::make_unique<DirectAllreduce>(backend, staging, pieces, reduction, plan);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 #include "backends/backend.h"
 #include "backends/buffers/staging.h"
 
-namespace rueda {
+namespace farandole {
 
 /// How to cut an allreduce. All members have to make the same plan. It never changes the bits.
 struct DirectPlan {
@@ -31,4 +31,4 @@ struct DirectPlan {
                                                           const Reduction& reduction,
                                                           const DirectPlan& plan);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -4,7 +4,7 @@
 #include "backends/algorithms/direct_collectives.h"
 #include "backends/algorithms/transfers.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// Posts all transfers at once. The parts are contiguous at both ends, so nothing is staged and all
@@ -55,4 +55,4 @@ std::unique_ptr<Operation> direct_alltoall(Backend& backend, AlltoallPlan plan) 
   return std::make_unique<DirectAlltoall>(backend, std::move(plan));
 }
 
-}  // namespace rueda
+}  // namespace farandole

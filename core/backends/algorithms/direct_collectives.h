@@ -7,7 +7,7 @@
 #include "backends/backend.h"
 #include "backends/buffers/staging.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Every member sends its contribution to every other member. `backend` and `staging` outlive the
 /// operation.
@@ -30,4 +30,4 @@ namespace rueda {
 /// after.
 [[nodiscard]] std::unique_ptr<Operation> dissemination_barrier(Backend& backend);
 
-}  // namespace rueda
+}  // namespace farandole

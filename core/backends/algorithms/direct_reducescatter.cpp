@@ -8,7 +8,7 @@
 #include "backends/buffers/scatter_parts.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// Window k is elements [k * window, (k + 1) * window) of every member's part; short parts have
@@ -162,4 +162,4 @@ std::unique_ptr<Operation> direct_reducescatter(Backend& backend, Staging& stagi
   return std::make_unique<DirectReducescatter>(backend, staging, pieces, reduction, window);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 #include "backends/backend.h"
 #include "backends/buffers/staging.h"
 
-namespace rueda {
+namespace farandole {
 
 /// `backend` and `staging` outlive the operation. `reduction.op` is one that the kernels know.
 /// `window`: elements of every part that are exchanged at a time, the same on all members; two
@@ -18,4 +18,4 @@ namespace rueda {
                                                               const Reduction& reduction,
                                                               std::size_t window);
 
-}  // namespace rueda
+}  // namespace farandole

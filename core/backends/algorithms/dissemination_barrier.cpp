@@ -3,7 +3,7 @@
 #include "backends/algorithms/direct_collectives.h"
 #include "backends/algorithms/transfers.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 class DisseminationBarrier final : public Operation {
@@ -48,4 +48,4 @@ std::unique_ptr<Operation> dissemination_barrier(Backend& backend) {
   return std::make_unique<DisseminationBarrier>(backend);
 }
 
-}  // namespace rueda
+}  // namespace farandole

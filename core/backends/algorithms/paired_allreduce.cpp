@@ -9,7 +9,7 @@
 #include "backends/buffers/piece_array.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// Each window goes through its meetings one after another; several windows are under way, so that
@@ -207,4 +207,4 @@ std::unique_ptr<Operation> paired_allreduce(Backend& backend, Staging& staging,
   return std::make_unique<PairedAllreduce>(backend, staging, pieces, reduction, plan);
 }
 
-}  // namespace rueda
+}  // namespace farandole

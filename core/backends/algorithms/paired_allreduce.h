@@ -10,7 +10,7 @@
 #include "backends/backend.h"
 #include "backends/buffers/staging.h"
 
-namespace rueda {
+namespace farandole {
 
 /// All members have to make the same plan. It never changes the bits.
 struct PairedPlan {
@@ -26,4 +26,4 @@ struct PairedPlan {
                                                           const Reduction& reduction,
                                                           const PairedPlan& plan);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -5,7 +5,7 @@
 
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 int power_below(int members) {
@@ -69,4 +69,4 @@ void plan_meetings(std::vector<Meeting>& plan, int self, int members, Pairing pa
   }
 }
 
-}  // namespace rueda
+}  // namespace farandole

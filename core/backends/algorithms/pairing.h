@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace rueda {
+namespace farandole {
 
 /// Elements of a window.
 struct WindowRange {
@@ -44,4 +44,4 @@ enum class Pairing {
 void plan_meetings(std::vector<Meeting>& plan, int self, int members, Pairing pairing,
                    std::size_t window, std::size_t count, std::size_t aligned);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 20;
@@ -47,4 +47,4 @@ std::unique_ptr<Operation> scale_pieces(std::span<const Piece> pieces, const Red
   return std::make_unique<Scale>(pieces, reduction);
 }
 
-}  // namespace rueda
+}  // namespace farandole

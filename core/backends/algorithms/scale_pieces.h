@@ -6,10 +6,10 @@
 
 #include "backends/backend.h"
 
-namespace rueda {
+namespace farandole {
 
 /// out = postscale * (prescale * in), rounded twice: where a reduction over more members rounds.
 [[nodiscard]] std::unique_ptr<Operation> scale_pieces(std::span<const Piece> pieces,
                                                       const Reduction& reduction);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 void Transfers::Queue::push(std::unique_ptr<Operation> operation, int& pending) {
   if (empty()) {
@@ -62,4 +62,4 @@ std::vector<Rank> Transfers::waiting_for() const {
   return ranks;
 }
 
-}  // namespace rueda
+}  // namespace farandole

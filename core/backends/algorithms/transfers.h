@@ -8,7 +8,7 @@
 
 #include "backends/backend.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Transfers with one peer complete in the order in which they were posted, so only the first of
 /// each queue is stepped. Every step advances sends and receives. So, however small the socket
@@ -61,4 +61,4 @@ class Transfers {
   std::vector<Queue> recvs_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 #include "backends/failed_operation.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::size_t kChunk = std::size_t{256} << 10;
@@ -118,4 +118,4 @@ std::unique_ptr<Operation> tree_broadcast(Backend& backend, std::span<const std:
   return std::make_unique<TreeBroadcast>(backend, in, out, root);
 }
 
-}  // namespace rueda
+}  // namespace farandole

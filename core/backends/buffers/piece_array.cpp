@@ -5,7 +5,7 @@
 
 #include "kernels/copy.h"
 
-namespace rueda {
+namespace farandole {
 
 PieceArray::PieceArray(std::span<const Piece> pieces, DType dtype)
     : dtype_(dtype), element_(size_of(dtype)) {
@@ -71,4 +71,4 @@ void PieceArray::unpack(const std::byte* packed, std::size_t begin, std::size_t 
            });
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 #include "backends/backend.h"
 #include "kernels/peer_copies.h"
 
-namespace rueda {
+namespace farandole {
 
 class PieceArray {
  public:
@@ -63,4 +63,4 @@ class PieceArray {
   std::vector<std::size_t> ends_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace rueda {
+namespace farandole {
 
 template <typename Byte>
 [[nodiscard]] std::size_t total_bytes(const std::vector<std::span<Byte>>& spans) {
@@ -28,4 +28,4 @@ void for_each_part(const std::vector<std::span<Byte>>& spans, std::size_t begin,
   }
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 #include "backends/backend.h"
 #include "backends/buffers/piece_array.h"
 
-namespace rueda {
+namespace farandole {
 
 /// What one member gets, over all pieces: one array. Inputs are there for all members, outputs for
 /// `self` only.
@@ -39,4 +39,4 @@ namespace rueda {
   return count;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-namespace rueda {
+namespace farandole {
 
 /// `Byte` is std::byte or const std::byte.
 template <typename Byte>
@@ -62,4 +62,4 @@ class SpanList {
   std::vector<std::size_t> ends_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 #include <memory>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 /// Used by one thread at a time, the holder of the progress lock. Outlives its leases.
 class Staging {
@@ -46,4 +46,4 @@ class Staging {
   std::size_t bytes_ = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

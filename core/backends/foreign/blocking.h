@@ -5,7 +5,7 @@
 
 #include "backends/operation.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Any thread may call. Outlives whoever holds it.
 class Blocking {
@@ -18,4 +18,4 @@ class Blocking {
   virtual void completed() = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

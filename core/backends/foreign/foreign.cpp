@@ -12,7 +12,7 @@
 #include "backends/buffers/span_list.h"
 #include "backends/foreign/session.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -310,4 +310,4 @@ Result<std::unique_ptr<Backend>> open_foreign(Members members, int /*channel*/,
   return resources.foreign(std::move(members));
 }
 
-}  // namespace rueda
+}  // namespace farandole

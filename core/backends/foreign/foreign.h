@@ -18,7 +18,7 @@
 #include "backends/foreign/blocking.h"
 #include "backends/resources.h"
 
-namespace rueda {
+namespace farandole {
 
 /// What a foreign backend may be asked to do. The closed set of verbs.
 enum class ForeignVerb : std::uint8_t {
@@ -126,4 +126,4 @@ class ForeignBackend final : public Backend {
 [[nodiscard]] Result<std::unique_ptr<Backend>> open_foreign(Members members, int channel,
                                                             const Resources& resources);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -2,7 +2,7 @@
 
 #include <thread>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -223,4 +223,4 @@ std::shared_ptr<Foreign> ForeignSession::object() {
   return failed_ || aborted_ ? nullptr : object_;
 }
 
-}  // namespace rueda
+}  // namespace farandole

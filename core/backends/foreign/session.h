@@ -14,7 +14,7 @@
 
 #include "backends/foreign/foreign.h"
 
-namespace rueda {
+namespace farandole {
 
 /// One verb, from its operation's start to the moment when nobody touches its buffers any more.
 struct ForeignJob {
@@ -97,4 +97,4 @@ class ForeignSession : public std::enable_shared_from_this<ForeignSession> {
   bool stuck_ = false;  // a dropped job did not come to its end in time
 };
 
-}  // namespace rueda
+}  // namespace farandole

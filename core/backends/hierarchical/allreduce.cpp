@@ -9,7 +9,7 @@
 #include "backends/hierarchical/host_rounds.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::size_t kLine = 64;
@@ -182,4 +182,4 @@ std::unique_ptr<Operation> hierarchical_allreduce(const HostBackends& through,
   return std::make_unique<LargeAllreduce>(through, pieces, reduction, count, per_round);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 #include "backends/buffers/staging.h"
 #include "backends/hierarchical/host_plan.h"
 
-namespace rueda {
+namespace farandole {
 
 /// What an operation by hosts consists of. All outlive the operation.
 struct HostBackends {
@@ -57,4 +57,4 @@ struct HostReduction {
 
 [[nodiscard]] std::unique_ptr<Operation> hierarchical_barrier(const HostBackends& through);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -7,7 +7,7 @@
 #include "backends/buffers/ranges.h"
 #include "backends/failed_operation.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::size_t kLine = 64;
@@ -145,4 +145,4 @@ Result<std::unique_ptr<Backend>> open_hierarchical(Members members, int channel,
       std::move(members), *std::move(local), *std::move(network), std::move(carriers)));
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -12,7 +12,7 @@
 #include "backends/hierarchical/collectives.h"
 #include "backends/hierarchical/routed.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Borders; results do not depend on them. The same on every member.
 struct HierarchicalTuning {
@@ -56,4 +56,4 @@ class HierarchicalBackend final : public RoutedBackend {
 [[nodiscard]] Result<std::unique_ptr<Backend>> open_hierarchical(Members members, int channel,
                                                                  const Resources& resources);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -11,7 +11,7 @@
 
 #include "backends/backend.h"
 
-namespace rueda {
+namespace farandole {
 
 struct HostPlan {
   int host = 0;   ///< own place among the hosts
@@ -68,4 +68,4 @@ struct HostPlan {
   return among;
 }
 
-}  // namespace rueda
+}  // namespace farandole

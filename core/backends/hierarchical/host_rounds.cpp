@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 Result<Step> HostRounds::step() {
   if (finished_ == rounds_) return Step::Done;
@@ -63,4 +63,4 @@ std::vector<Rank> HostRounds::waiting_for() const {
   return ranks;
 }
 
-}  // namespace rueda
+}  // namespace farandole

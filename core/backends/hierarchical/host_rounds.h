@@ -7,7 +7,7 @@
 
 #include "backends/operation.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Every round has three stages, each of them an operation of another backend or nothing:
 ///
@@ -51,4 +51,4 @@ class HostRounds : public Operation {
   std::size_t finished_ = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 #include "backends/hierarchical/host_rounds.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// Cuts runs of bytes into rounds, and those into what each carrier carries; the same on every
@@ -234,4 +234,4 @@ std::unique_ptr<Operation> hierarchical_barrier(const HostBackends& through) {
   return std::make_unique<HierarchicalBarrier>(through);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 #include "backends/hierarchical/host_rounds.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// A host's block is what its members get, one after another. A round is as much of every host's
@@ -202,4 +202,4 @@ std::unique_ptr<Operation> hierarchical_reducescatter(const HostBackends& throug
                                                      staging, reduction, slice, longest);
 }
 
-}  // namespace rueda
+}  // namespace farandole

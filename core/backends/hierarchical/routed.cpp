@@ -6,7 +6,7 @@
 #include "backends/hierarchical/host_plan.h"
 #include "backends/registry.h"
 
-namespace rueda {
+namespace farandole {
 
 RoutedBackend::RoutedBackend(Members members, std::unique_ptr<Backend> local,
                              std::unique_ptr<Backend> network)
@@ -61,4 +61,4 @@ Result<std::unique_ptr<Backend>> open_routed(Members members, int channel,
       std::make_unique<RoutedBackend>(std::move(members), *std::move(local), *std::move(network)));
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "backends/backend.h"
 #include "backends/resources.h"
 
-namespace rueda {
+namespace farandole {
 
 class RoutedBackend : public Backend {
  public:
@@ -46,4 +46,4 @@ class RoutedBackend : public Backend {
 [[nodiscard]] Result<std::unique_ptr<Backend>> open_routed(Members members, int channel,
                                                            const Resources& resources);
 
-}  // namespace rueda
+}  // namespace farandole

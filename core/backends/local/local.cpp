@@ -6,7 +6,7 @@
 #include "backends/algorithms/scale_pieces.h"
 #include "backends/failed_operation.h"
 
-namespace rueda {
+namespace farandole {
 
 LocalBackend::LocalBackend(Members members) : Backend(std::move(members)) {}
 
@@ -44,4 +44,4 @@ Result<std::unique_ptr<Backend>> open_local(Members members, int /*channel*/,
   return std::unique_ptr<Backend>(std::make_unique<LocalBackend>(std::move(members)));
 }
 
-}  // namespace rueda
+}  // namespace farandole

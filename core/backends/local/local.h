@@ -7,7 +7,7 @@
 #include "backends/backend.h"
 #include "backends/resources.h"
 
-namespace rueda {
+namespace farandole {
 
 class LocalBackend final : public Backend {
  public:
@@ -30,4 +30,4 @@ class LocalBackend final : public Backend {
 [[nodiscard]] Result<std::unique_ptr<Backend>> open_local(Members members, int channel,
                                                           const Resources& resources);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -39,11 +39,11 @@ Result<std::shared_ptr<const NcclLibrary>> load_nccl(const std::string& file) {
   if (!handle) return std::move(handle).error();
   auto library = std::make_shared<NcclLibrary>();
   const char* missing = nullptr;
-#define RUEDA_FIND(name, symbol, arguments)                                            \
+#define FARANDOLE_FIND(name, symbol, arguments)                                        \
   library->name = reinterpret_cast<NcclStatus(*) arguments>(::dlsym(*handle, symbol)); \
   if (library->name == nullptr && missing == nullptr) missing = symbol;
-  RUEDA_NCCL_FUNCTIONS(RUEDA_FIND)
-#undef RUEDA_FIND
+  FARANDOLE_NCCL_FUNCTIONS(FARANDOLE_FIND)
+#undef FARANDOLE_FIND
   library->error_text =
       reinterpret_cast<const char* (*)(NcclStatus)>(::dlsym(*handle, "ncclGetErrorString"));
   library->last_error =
@@ -111,4 +111,4 @@ std::optional<int> nccl_op(ReduceOp op) noexcept {
   return std::nullopt;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -15,7 +15,7 @@
 #include "result.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 using NcclStatus = int;
 using NcclComm = struct NcclCommOpaque*;
@@ -45,7 +45,7 @@ inline constexpr int kNcclInt8 = 0;
 inline constexpr int kNcclSum = 0;
 inline constexpr int kNcclHostScalar = 1;  // ncclScalarHostImmediate
 
-#define RUEDA_NCCL_FUNCTIONS(X)                                                                  \
+#define FARANDOLE_NCCL_FUNCTIONS(X)                                                              \
   X(version, "ncclGetVersion", (int* code))                                                      \
   X(unique_id, "ncclGetUniqueId", (NcclId * id))                                                 \
   X(open, "ncclCommInitRankConfig",                                                              \
@@ -73,9 +73,9 @@ inline constexpr int kNcclHostScalar = 1;  // ncclScalarHostImmediate
     (void* out, std::size_t count, int type, int peer, NcclComm comm, DriverStream stream))
 
 struct NcclLibrary {
-#define RUEDA_DECLARE(name, symbol, arguments) NcclStatus(*name) arguments = nullptr;
-  RUEDA_NCCL_FUNCTIONS(RUEDA_DECLARE)
-#undef RUEDA_DECLARE
+#define FARANDOLE_DECLARE(name, symbol, arguments) NcclStatus(*name) arguments = nullptr;
+  FARANDOLE_NCCL_FUNCTIONS(FARANDOLE_DECLARE)
+#undef FARANDOLE_DECLARE
   const char* (*error_text)(NcclStatus) = nullptr;
   const char* (*last_error)(NcclComm) = nullptr;
   std::string file;
@@ -93,4 +93,4 @@ struct NcclLibrary {
 [[nodiscard]] std::optional<int> nccl_type(DType dtype) noexcept;
 [[nodiscard]] std::optional<int> nccl_op(ReduceOp op) noexcept;
 
-}  // namespace rueda
+}  // namespace farandole

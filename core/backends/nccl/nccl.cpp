@@ -14,7 +14,7 @@
 #include "kernels/kernels.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -350,4 +350,4 @@ std::unique_ptr<Operation> NcclBackend::recv(int peer, std::span<std::byte> data
   });
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 #include "backends/device_backend.h"
 #include "backends/nccl/library.h"
 
-namespace rueda {
+namespace farandole {
 
 /// How often one looks whether NCCL has done what it does on threads of its own: put an operation
 /// on the stream, or connect the ranks, which takes longer.
@@ -103,4 +103,4 @@ class NcclBackend final : public DeviceBackend {
   std::vector<std::pair<std::pair<DType, double>, int>> factors_;  // ops by type and factor
 };
 
-}  // namespace rueda
+}  // namespace farandole

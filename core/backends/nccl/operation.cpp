@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 NcclOperation::NcclOperation(NcclBackend& backend, Parts parts)
     : backend_(backend), parts_(std::move(parts)), points_(backend.take_points()) {}
@@ -85,4 +85,4 @@ Result<Step> NcclOperation::watch() {
 
 std::vector<Rank> NcclOperation::waiting_for() const { return backend_.members().ranks; }
 
-}  // namespace rueda
+}  // namespace farandole

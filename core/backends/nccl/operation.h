@@ -9,7 +9,7 @@
 #include "backends/device_wait.h"
 #include "backends/nccl/nccl.h"
 
-namespace rueda {
+namespace farandole {
 
 class NcclOperation final : public Operation {
  public:
@@ -42,4 +42,4 @@ class NcclOperation final : public Operation {
   std::optional<TimePoint> due_;  // while it settles
 };
 
-}  // namespace rueda
+}  // namespace farandole

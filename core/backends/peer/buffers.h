@@ -10,7 +10,7 @@
 #include "devices/engine_device.h"
 #include "devices/ipc_buffer.h"
 
-namespace rueda {
+namespace farandole {
 
 class PeerBuffers {
  public:
@@ -59,4 +59,4 @@ class PeerBuffers {
   std::vector<Other> others_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -177,4 +177,4 @@ Result<Step> PeerConnecting::step() {
   return Step::Done;
 }
 
-}  // namespace rueda
+}  // namespace farandole

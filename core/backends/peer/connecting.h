@@ -9,7 +9,7 @@
 #include "backends/backend.h"
 #include "backends/peer/buffers.h"
 
-namespace rueda {
+namespace farandole {
 
 class PeerConnecting final : public Operation {
  public:
@@ -54,4 +54,4 @@ class PeerConnecting final : public Operation {
   std::unique_ptr<Operation> step_;  // ends before what it writes
 };
 
-}  // namespace rueda
+}  // namespace farandole

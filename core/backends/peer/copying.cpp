@@ -6,7 +6,7 @@
 #include "backends/buffers/ranges.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -122,4 +122,4 @@ Result<Step> PeerCopying::step() {
   return Step::Advanced;
 }
 
-}  // namespace rueda
+}  // namespace farandole

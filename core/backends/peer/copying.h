@@ -10,7 +10,7 @@
 #include "backends/device_wait.h"
 #include "backends/peer/peer.h"
 
-namespace rueda {
+namespace farandole {
 
 /// What goes where.
 struct PeerPlan {
@@ -73,4 +73,4 @@ class PeerCopying final : public Operation {
   std::unique_ptr<Operation> meeting_;  // under way
 };
 
-}  // namespace rueda
+}  // namespace farandole

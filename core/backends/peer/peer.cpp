@@ -9,7 +9,7 @@
 #include "backends/peer/copying.h"
 #include "devices/left_behind.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -174,4 +174,4 @@ std::unique_ptr<Operation> PeerBackend::start(Verb verb) {
   return std::visit([this](auto& of) { return perform(std::move(of)); }, verb);
 }
 
-}  // namespace rueda
+}  // namespace farandole

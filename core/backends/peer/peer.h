@@ -8,7 +8,7 @@
 #include "backends/device_backend.h"
 #include "backends/peer/buffers.h"
 
-namespace rueda {
+namespace farandole {
 
 class PeerBackend final : public DeviceBackend {
  public:
@@ -59,4 +59,4 @@ class PeerBackend final : public DeviceBackend {
   bool interrupted_ = false;
 };
 
-}  // namespace rueda
+}  // namespace farandole

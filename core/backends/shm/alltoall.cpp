@@ -8,7 +8,7 @@
 #include "kernels/copy.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// The table, as a part of the run of bytes, and the parts behind it.
@@ -105,4 +105,4 @@ std::unique_ptr<Operation> stream_alltoall(ShmArena& arena, AlltoallPlan plan) {
   return std::make_unique<StreamAlltoall>(arena, std::move(plan));
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "backends/buffers/span_list.h"
 #include "backends/shm/arena.h"
 
-namespace rueda {
+namespace farandole {
 
 [[nodiscard]] std::unique_ptr<Operation> stream_alltoall(ShmArena& arena, AlltoallPlan plan);
 
@@ -37,4 +37,4 @@ class AlltoallStream {
   SpanList<const std::byte> bytes_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cassert>
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::size_t kLeastSmall = 4096;
@@ -196,4 +196,4 @@ void ShmArena::finish(const Chunks& chunks) noexcept {
   }
 }
 
-}  // namespace rueda
+}  // namespace farandole

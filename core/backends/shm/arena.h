@@ -21,7 +21,7 @@
 #include "kernels/peer_copies.h"
 #include "transport/shm_layout.h"
 
-namespace rueda {
+namespace farandole {
 
 enum class ShmMark : std::uint8_t { Small = 0, Filled = 1, Reduced = 2, Drained = 3 };
 
@@ -143,4 +143,4 @@ class ShmArena {
   PeerCopies copies_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

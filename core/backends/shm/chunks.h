@@ -7,7 +7,7 @@
 #include "backends/operation.h"
 #include "backends/shm/arena.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Every chunk goes through two stations, and stations of different chunks overlap:
 ///
@@ -80,4 +80,4 @@ class ShmChunks : public Operation {
   std::size_t drained_ = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

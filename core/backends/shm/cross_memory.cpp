@@ -13,7 +13,7 @@
 #include "backends/shm/alltoall.h"
 #include "backends/shm/stream.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// Bytes copied per step.
@@ -468,4 +468,4 @@ std::unique_ptr<Operation> cross_memory_broadcast(ShmArena& arena, CrossMemory& 
   return std::make_unique<CrossMemoryBroadcast>(arena, memory, in, out, root);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 
 #include "backends/shm/arena.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Decides whether the members of a set read each other's memory. All members decide the same, at
 /// the first operation that could use it. Used by the holder of the progress lock only.
@@ -63,4 +63,4 @@ class CrossMemory {
                                                                 std::span<const std::byte> in,
                                                                 std::span<std::byte> out, int root);
 
-}  // namespace rueda
+}  // namespace farandole

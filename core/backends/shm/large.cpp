@@ -11,7 +11,7 @@
 #include "kernels/copy.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// Slices of a chunk end on cache lines (as far as the slots are concerned).
@@ -295,9 +295,9 @@ class LargeAllreduce final : public Operation {
         pieces_.for_each(
             chunk_begin(copied_) + theirs.begin, theirs.count,
             [&](const Piece& piece, std::size_t first, std::size_t count, std::size_t before) {
-              rueda::copy_out(piece.out + first * element_,
-                              slot(self_, copied_) + (theirs.begin + before) * element_,
-                              count * element_, streams(piece));
+              farandole::copy_out(piece.out + first * element_,
+                                  slot(self_, copied_) + (theirs.begin + before) * element_,
+                                  count * element_, streams(piece));
             });
       }
       moved = true;
@@ -339,4 +339,4 @@ std::unique_ptr<Operation> large_allreduce(ShmArena& arena, std::span<const Piec
   return std::make_unique<LargeAllreduce>(arena, pieces, reduction);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -7,7 +7,7 @@
 #include "backends/shm/reductions.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 constexpr std::size_t kLine = 64;
@@ -87,4 +87,4 @@ std::unique_ptr<Operation> large_reducescatter(ShmArena& arena,
   return std::make_unique<LargeReducescatter>(arena, pieces, reduction);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -4,7 +4,7 @@
 #include <bit>
 #include <string>
 
-namespace rueda {
+namespace farandole {
 
 /// What both directions share: turns, and the count of bytes that are done. The operation goes in
 /// front, as so many bytes in the byte order of the machine.
@@ -154,4 +154,4 @@ std::unique_ptr<Operation> ShmPipes::recv(int from, std::span<std::byte> data) {
   return std::make_unique<Recv>(peers_[static_cast<std::size_t>(from)], data, operation_);
 }
 
-}  // namespace rueda
+}  // namespace farandole

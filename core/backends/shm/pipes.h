@@ -18,7 +18,7 @@
 #include "transport/doorbell.h"
 #include "transport/operation_tag.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Used by the holder of the progress lock only. Outlives its operations; segments outlive it.
 class ShmPipes {
@@ -56,4 +56,4 @@ class ShmPipes {
   OperationTag operation_ = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 
 #include "backends/failed_operation.h"
 
-namespace rueda {
+namespace farandole {
 
 PipesBackend::PipesBackend(Members members, std::shared_ptr<ShmPipes> pipes,
                            std::vector<int> local_indices)
@@ -49,4 +49,4 @@ Result<std::unique_ptr<Backend>> open_pipes(Members members, int /*channel*/,
       std::make_unique<PipesBackend>(std::move(members), resources.pipes, std::move(indices)));
 }
 
-}  // namespace rueda
+}  // namespace farandole

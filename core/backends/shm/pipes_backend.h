@@ -9,7 +9,7 @@
 #include "backends/resources.h"
 #include "backends/shm/pipes.h"
 
-namespace rueda {
+namespace farandole {
 
 class PipesBackend : public Backend {
  public:
@@ -35,4 +35,4 @@ class PipesBackend : public Backend {
 [[nodiscard]] Result<std::unique_ptr<Backend>> open_pipes(Members members, int channel,
                                                           const Resources& resources);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 
 #include "backends/shm/arena.h"
 
-namespace rueda {
+namespace farandole {
 
 [[nodiscard]] std::unique_ptr<Operation> small_allreduce(ShmArena& arena,
                                                          std::span<const Piece> pieces,
@@ -32,4 +32,4 @@ namespace rueda {
                                                              std::span<const ScatterPiece> pieces,
                                                              const Reduction& reduction);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -12,7 +12,7 @@
 #include "backends/shm/reductions.h"
 #include "backends/shm/stream.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 std::vector<int> local_indices(const std::vector<ShmMember>& members) {
@@ -156,4 +156,4 @@ Result<std::unique_ptr<Backend>> open_shm(Members members, int channel,
                                    ShmChannelUse{.channel = channel, .fresh = true}));
 }
 
-}  // namespace rueda
+}  // namespace farandole

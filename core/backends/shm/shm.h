@@ -12,7 +12,7 @@
 
 #include "backends/shm/pipes_backend.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Borders that were measured; results do not depend on them. The same on every member.
 struct ShmTuning {
@@ -80,4 +80,4 @@ class ShmBackend final : public PipesBackend {
 [[nodiscard]] Result<std::unique_ptr<Backend>> open_shm(Members members, int channel,
                                                         const Resources& resources);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "backends/buffers/span_list.h"
 #include "backends/shm/alltoall.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// The meeting itself; what is brought and what is taken away differs.
@@ -211,4 +211,4 @@ std::unique_ptr<Operation> shm_barrier(ShmArena& arena) {
   return std::make_unique<BarrierMeeting>(arena);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 #include "kernels/copy.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// Chunk k carries the k-th part of every member's contribution; short ones have run out by then.
@@ -141,4 +141,4 @@ std::unique_ptr<Operation> stream_broadcast(ShmArena& arena, std::span<const std
   return std::make_unique<StreamBroadcast>(arena, in, out, root);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,11 +6,11 @@
 
 #include "backends/shm/arena.h"
 
-namespace rueda {
+namespace farandole {
 
 [[nodiscard]] std::unique_ptr<Operation> stream_allgather(ShmArena& arena, GatherPlan plan);
 [[nodiscard]] std::unique_ptr<Operation> stream_broadcast(ShmArena& arena,
                                                           std::span<const std::byte> in,
                                                           std::span<std::byte> out, int root);
 
-}  // namespace rueda
+}  // namespace farandole

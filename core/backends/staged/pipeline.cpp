@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 StagedPipeline::StagedPipeline(EngineDevice* device, std::unique_ptr<StagedPlan> plan)
     : device_(device), plan_(std::move(plan)), chunks_(plan_->chunks()) {
@@ -130,4 +130,4 @@ Result<void> StagedPipeline::store(UnderWay& stored) {
   return {};
 }
 
-}  // namespace rueda
+}  // namespace farandole

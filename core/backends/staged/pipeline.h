@@ -13,7 +13,7 @@
 #include "backends/operation.h"
 #include "devices/engine_device.h"
 
-namespace rueda {
+namespace farandole {
 
 struct StagedCopy {
   const std::byte* from = nullptr;
@@ -77,4 +77,4 @@ class StagedPipeline final : public Operation {
   std::unique_ptr<Operation> running_;  // of the first one under way; ends before its memory
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -11,7 +11,7 @@
 #include "backends/staged/staged_memory.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -355,4 +355,4 @@ std::unique_ptr<StagedPlan> staged_range(EngineDevice* device, std::span<const s
   return std::make_unique<RangePlan>(device, in, out, std::move(run));
 }
 
-}  // namespace rueda
+}  // namespace farandole

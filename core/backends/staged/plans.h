@@ -8,7 +8,7 @@
 #include "backends/backend.h"
 #include "backends/staged/pipeline.h"
 
-namespace rueda {
+namespace farandole {
 
 // `device`: null on a rank that has none; then nothing lies on a device.
 
@@ -24,4 +24,4 @@ using RunRange = std::function<std::unique_ptr<Operation>(std::span<const std::b
                                                        std::span<const std::byte> in,
                                                        std::span<std::byte> out, RunRange run);
 
-}  // namespace rueda
+}  // namespace farandole

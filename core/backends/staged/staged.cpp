@@ -6,7 +6,7 @@
 #include "backends/staged/pipeline.h"
 #include "backends/staged/plans.h"
 
-namespace rueda {
+namespace farandole {
 
 StagedBackend::StagedBackend(Backend& host, std::shared_ptr<EngineDevice> device)
     : DeviceBackend(host.members()),
@@ -64,4 +64,4 @@ Result<void> StagedBackend::follow(std::shared_ptr<const DevicePoint> point) {
   return point->precede(device_->to_device());
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "backends/device_backend.h"
 #include "devices/engine_device.h"
 
-namespace rueda {
+namespace farandole {
 
 class StagedPlan;
 
@@ -47,4 +47,4 @@ class StagedBackend final : public DeviceBackend {
   std::string name_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 
 #include "devices/engine_device.h"
 
-namespace rueda {
+namespace farandole {
 
 class StagedMemory {
  public:
@@ -33,4 +33,4 @@ class StagedMemory {
   std::unique_ptr<std::byte[]> plain_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "backends/failed_operation.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 namespace {
 
 /// Shorter messages use the first connection alone.
@@ -187,4 +187,4 @@ Result<std::unique_ptr<Backend>> open_tcp(Members members, int /*channel*/,
   return std::unique_ptr<Backend>(std::make_unique<TcpBackend>(std::move(members), resources.mesh));
 }
 
-}  // namespace rueda
+}  // namespace farandole

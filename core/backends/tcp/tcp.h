@@ -11,7 +11,7 @@
 #include "backends/resources.h"
 #include "transport/mesh.h"
 
-namespace rueda {
+namespace farandole {
 
 class TcpBackend final : public Backend {
  public:
@@ -48,4 +48,4 @@ class TcpBackend final : public Backend {
 [[nodiscard]] Result<std::unique_ptr<Backend>> open_tcp(Members members, int channel,
                                                         const Resources& resources);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -1,6 +1,6 @@
 #include "engine/base/advice.h"
 
-namespace rueda {
+namespace farandole {
 
 std::string all_must_call(const RankSet& some, const RankSet& others) {
   std::string condition = "an `if` that depends on hvd.rank()";
@@ -18,4 +18,4 @@ void advise_to_look(std::string& message, std::string_view advice) {
   if (message.find("own output") == std::string::npos) message.append(". ").append(advice);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -7,7 +7,7 @@
 
 #include "engine/base/rank_set.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Ranks with different numbers of batches.
 inline constexpr std::string_view kUnequalBatches =
@@ -20,4 +20,4 @@ inline constexpr std::string_view kUnequalBatches =
 /// rank has said of its end may have a full stop, and such advice, already: neither comes twice.
 void advise_to_look(std::string& message, std::string_view advice);
 
-}  // namespace rueda
+}  // namespace farandole

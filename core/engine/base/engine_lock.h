@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-namespace rueda {
+namespace farandole {
 
 /// It guards what is submitted (Submissions), decided (Negotiation) and proposed (FastPath),
 /// because these change together: a submission of another thread comes before a proposal or after
@@ -46,4 +46,4 @@ class EngineLock {
   std::mutex mutex_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

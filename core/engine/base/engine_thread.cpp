@@ -6,7 +6,7 @@
 #include <string>
 #include <system_error>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -27,7 +27,7 @@ Result<void> EngineThread::start(Progress& progress, int core, Log& log) {
     return Error::system("The engine cannot start its thread (limited by `ulimit -u` or `-v`?)",
                          error.code().value());
   }
-  ::pthread_setname_np(thread_.native_handle(), "rueda-engine");
+  ::pthread_setname_np(thread_.native_handle(), "hvd-engine");
   if (core >= 0 && !pin(thread_, core)) {
     log.write(LogLevel::Error, "HOROVOD_THREAD_AFFINITY: cannot pin the engine thread to core " +
                                    std::to_string(core));
@@ -46,4 +46,4 @@ void EngineThread::abandon() noexcept {
   if (thread_.joinable()) thread_.detach();
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -7,7 +7,7 @@
 #include "engine/base/progress.h"
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 class EngineThread {
  public:
@@ -24,4 +24,4 @@ class EngineThread {
   std::jthread thread_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

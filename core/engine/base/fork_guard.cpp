@@ -9,7 +9,7 @@
 
 #include "transport/shm_heap.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The list that the handlers visit. The lock is held during fork(), so that the child sees a
 /// consistent list.
@@ -78,4 +78,4 @@ void ForkGuard::uncover(int descriptor) {
   std::erase(descriptors_, descriptor);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 class ShmHeap;
 
@@ -39,4 +39,4 @@ class ForkGuard {
   std::atomic<bool> in_child_{false};
 };
 
-}  // namespace rueda
+}  // namespace farandole

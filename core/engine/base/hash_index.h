@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace rueda {
+namespace farandole {
 
 /// Spreads consecutive numbers over all bits.
 [[nodiscard]] constexpr std::uint64_t mix(std::uint64_t value) noexcept {
@@ -90,4 +90,4 @@ class HashIndex {
   std::size_t size_ = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -7,7 +7,7 @@
 #include <ctime>
 #include <string>
 
-namespace rueda {
+namespace farandole {
 
 void Log::write(LogLevel level, std::string_view text, std::string_view file, int line) const {
   if (!on(level)) return;
@@ -35,4 +35,4 @@ void Log::write(LogLevel level, std::string_view text, std::string_view file, in
   [[maybe_unused]] const auto written = ::write(fd, out.data(), out.size());
 }
 
-}  // namespace rueda
+}  // namespace farandole

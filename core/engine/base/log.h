@@ -5,7 +5,7 @@
 
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 enum class LogLevel : std::uint8_t { Trace = 0, Debug, Info, Warning, Error, Fatal };
 
@@ -25,4 +25,4 @@ class Log {
   bool hide_time_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

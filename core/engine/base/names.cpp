@@ -2,7 +2,7 @@
 
 #include "collectives/registry.h"
 
-namespace rueda {
+namespace farandole {
 
 std::string full_name(const Key& key) {
   if (!key.name.empty()) return key.name;
@@ -29,4 +29,4 @@ std::string unnamed_call(std::uint64_t number) {
 
 bool is_aside(const Key& key) { return key.name.starts_with("allreduce.replicas of "); }
 
-}  // namespace rueda
+}  // namespace farandole

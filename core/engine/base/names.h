@@ -6,7 +6,7 @@
 
 #include "collectives/signature.h"
 
-namespace rueda {
+namespace farandole {
 
 /// An unnamed call is identified by its number among the unnamed calls of its process set since the
 /// last join: up to 2^40 calls and 2^24 joins.
@@ -22,4 +22,4 @@ inline constexpr int kUnnamedCallBits = 40;
 /// ranks submit them: comparisons of replicas.
 [[nodiscard]] bool is_aside(const Key& key);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 void Notifier::post(std::function<void()> callback) {
   {
@@ -54,4 +54,4 @@ void Notifier::abandon() noexcept {
   if (thread_.joinable()) thread_.detach();
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-namespace rueda {
+namespace farandole {
 
 class Notifier {
  public:
@@ -35,4 +35,4 @@ class Notifier {
   std::jthread thread_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

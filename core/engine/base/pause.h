@@ -2,7 +2,7 @@
 /// the core runs faster.
 #pragma once
 
-namespace rueda {
+namespace farandole {
 
 inline void pause() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
@@ -12,4 +12,4 @@ inline void pause() noexcept {
 #endif
 }
 
-}  // namespace rueda
+}  // namespace farandole

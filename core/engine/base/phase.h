@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-namespace rueda {
+namespace farandole {
 
 /// Each flag is set once and never cleared. They are set in this order, except for `failed`, which
 /// may come at any time. Any thread.
@@ -20,4 +20,4 @@ struct Phase {
   [[nodiscard]] bool quiet() const noexcept { return has_failed() || has_closed(); }
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -303,4 +303,4 @@ bool Progress::sleep_without_lock() {
   return true;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -32,7 +32,7 @@
 #include "transport/fd.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// What the holder of the progress lock drives. Unless it says "any thread", a function is called
 /// by the holder only.
@@ -145,4 +145,4 @@ class Progress {
   std::vector<pollfd> engine_fds_;  // engine thread only
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 class RankSet {
  public:
@@ -130,4 +130,4 @@ class RankSet {
   std::vector<std::uint64_t> more_;  // ranks 64 and up
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -4,7 +4,7 @@
 
 #include "collectives/registry.h"
 
-namespace rueda {
+namespace farandole {
 
 Error already_in_flight(Kind kind, std::string name) {
   return Error{.code = Code::Duplicate,
@@ -34,4 +34,4 @@ Error set_was_removed(std::int32_t id, std::string name) {
                .tensor = std::move(name)};
 }
 
-}  // namespace rueda
+}  // namespace farandole

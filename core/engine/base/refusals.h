@@ -6,7 +6,7 @@
 
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 /// `name`: the full name of an operation of this rank, which is in flight already.
 [[nodiscard]] Error already_in_flight(Kind kind, std::string name);
@@ -17,4 +17,4 @@ namespace rueda {
 /// `name`: the full name of an operation that was in flight, or proposed, in that set.
 [[nodiscard]] Error set_was_removed(std::int32_t id, std::string name);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 
 #include "engine/base/pause.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -42,4 +42,4 @@ bool SpinWait::wait() noexcept {
   return !over_;
 }
 
-}  // namespace rueda
+}  // namespace farandole

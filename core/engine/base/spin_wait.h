@@ -5,7 +5,7 @@
 
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Spins by a few pauses, then by sched_yield for at most 50 µs. With more ranks than cores, a
 /// yield lets the awaited rank run. Time that other threads use during a yield is not wasted, so it
@@ -59,4 +59,4 @@ class Pauses {
   int count_ = kMost;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 #include "engine/base/names.h"
 #include "engine/control/wire.h"
 
-namespace rueda {
+namespace farandole {
 
 Error malformed(const World& world, Rank from, std::string_view what) {
   return Error{
@@ -159,4 +159,4 @@ Result<void> Collector::acknowledge_child(std::size_t child) {
   return {};
 }
 
-}  // namespace rueda
+}  // namespace farandole

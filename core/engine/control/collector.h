@@ -10,7 +10,7 @@
 #include "engine/control/world.h"
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Some ranks are ready for an operation. Views are valid during the call.
 struct Report {
@@ -80,4 +80,4 @@ class Collector {
 /// The error for a malformed message of a peer.
 [[nodiscard]] Error malformed(const World& world, Rank from, std::string_view what);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -12,7 +12,7 @@
 #include "engine/base/names.h"
 #include "engine/control/mismatch.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -194,4 +194,4 @@ std::vector<Conflict> find_conflicts(
   return conflicts;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 #include "engine/control/key_state.h"
 #include "engine/control/world.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Operations that fail together, and the error.
 struct Conflict {
@@ -34,4 +34,4 @@ struct Conflict {
     KeyState* open, const std::function<const ProcessSet&(const KeyState&)>& set_of,
     const RankSet& waits, const RankSet& joined, TimePoint old);
 
-}  // namespace rueda
+}  // namespace farandole

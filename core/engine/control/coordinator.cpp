@@ -10,7 +10,7 @@
 #include "engine/control/conflicts.h"
 #include "engine/control/mismatch.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -546,4 +546,4 @@ std::optional<TimePoint> Coordinator::next_tick() const {
   return at;
 }
 
-}  // namespace rueda
+}  // namespace farandole

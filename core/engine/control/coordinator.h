@@ -16,7 +16,7 @@
 #include "engine/control/stream.h"
 #include "engine/timeline/timeline.h"
 
-namespace rueda {
+namespace farandole {
 
 class Coordinator final : public Collector {
  public:
@@ -118,4 +118,4 @@ class Coordinator final : public Collector {
   std::size_t applied_ = 0;  // bytes of message_
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -4,7 +4,7 @@
 
 #include "collectives/signature.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The engine lock is held in every call.
 class FastPathGate {
@@ -21,4 +21,4 @@ class FastPathGate {
   [[nodiscard]] virtual bool has_proposed(const Key& key) const = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -2,7 +2,7 @@
 
 #include "collectives/registry.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -43,4 +43,4 @@ std::vector<std::vector<std::size_t>> plan(std::span<const Ready> ready,
   return batches;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 
 #include "collectives/signature.h"
 
-namespace rueda {
+namespace farandole {
 
 /// An operation that all members have submitted.
 struct Ready {
@@ -32,4 +32,4 @@ struct FusionOptions {
 [[nodiscard]] std::vector<std::vector<std::size_t>> plan(std::span<const Ready> ready,
                                                          const FusionOptions& options);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -3,7 +3,7 @@
 #include "collectives/registry.h"
 #include "engine/control/world.h"
 
-namespace rueda {
+namespace farandole {
 
 bool Tally::add(const CanonicalSignaturePtr& canonical, std::string_view group,
                 const RankSet& who) {
@@ -55,4 +55,4 @@ bool same_canonical(const CanonicalSignaturePtr& one, const CanonicalSignaturePt
   return one == other || (one->hash == other->hash && one->signature == other->signature);
 }
 
-}  // namespace rueda
+}  // namespace farandole

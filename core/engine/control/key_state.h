@@ -13,7 +13,7 @@
 #include "engine/timeline/timeline_event.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The canonical form of a signature: what ranks must agree on. It has no group name, and its first
 /// dimension is 0 where the number of rows may differ. `id`: its cache id; 0: none.
@@ -103,4 +103,4 @@ class OpenKeys {
 [[nodiscard]] bool same_canonical(const CanonicalSignaturePtr& one,
                                   const CanonicalSignaturePtr& other) noexcept;
 
-}  // namespace rueda
+}  // namespace farandole

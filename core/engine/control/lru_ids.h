@@ -10,7 +10,7 @@
 
 #include "engine/base/hash_index.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Every rank makes the same calls in the order of the dispatch stream, so an id means the same on
 /// every rank at one position. A retired id is still found until forget(), because a rank that has
@@ -103,4 +103,4 @@ class LruIds {
   std::uint32_t last_ = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

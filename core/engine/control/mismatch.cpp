@@ -9,7 +9,7 @@
 #include "engine/base/names.h"
 #include "engine/control/world.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -88,4 +88,4 @@ std::optional<Error> find_mismatch(KeyState& key_state, const RankSet& absent) {
                .cause = nullptr};
 }
 
-}  // namespace rueda
+}  // namespace farandole

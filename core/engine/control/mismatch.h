@@ -7,7 +7,7 @@
 #include "engine/control/key_state.h"
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The error that every rank gets which submitted the operation; none if it can run. `absent`:
 /// members that have joined instead; only some operations of the world run without them. The text
@@ -15,4 +15,4 @@ namespace rueda {
 /// the front.
 [[nodiscard]] std::optional<Error> find_mismatch(KeyState& key_state, const RankSet& absent);
 
-}  // namespace rueda
+}  // namespace farandole

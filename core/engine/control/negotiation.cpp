@@ -4,7 +4,7 @@
 
 #include "engine/control/world.h"
 
-namespace rueda {
+namespace farandole {
 
 Result<void> Negotiation::open(const std::vector<std::vector<Rank>>& groups,
                                const std::vector<std::string>& hosts, Rank self,
@@ -74,4 +74,4 @@ std::optional<TimePoint> Negotiation::next_tick() const noexcept {
   return TimePoint(Duration(tick));
 }
 
-}  // namespace rueda
+}  // namespace farandole

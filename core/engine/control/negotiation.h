@@ -17,7 +17,7 @@
 #include "engine/control/negotiator.h"
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 class Negotiation {
  public:
@@ -93,4 +93,4 @@ class Negotiation {
   std::atomic<std::int64_t> next_tick_ns_{kNever};
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -11,7 +11,7 @@
 #include "engine/control/tree_node.h"
 #include "engine/control/world.h"
 
-namespace rueda {
+namespace farandole {
 
 bool Effects::empty() const noexcept {
   return sends.empty() && dispatches.empty() && failures.empty() && warnings.empty() &&
@@ -276,4 +276,4 @@ void Negotiator::passed(const Key& key) { state_->participant.count(key); }
 
 std::size_t Negotiator::remembered() const noexcept { return state_->cache.size(); }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -26,7 +26,7 @@
 #include "engine/timeline/timeline_event.h"
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 class Timeline;
 
@@ -187,4 +187,4 @@ class Negotiator {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

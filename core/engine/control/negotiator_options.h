@@ -8,7 +8,7 @@
 
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 struct NegotiatorOptions {
   std::size_t fusion_threshold_bytes = std::size_t{128} << 20;  ///< 0: no fusion
@@ -50,4 +50,4 @@ struct NegotiatorOptions {
   }
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 #include "engine/base/names.h"
 #include "engine/base/refusals.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -413,4 +413,4 @@ std::vector<KeyState*> Participant::pending_keys() const {
   return key_states;
 }
 
-}  // namespace rueda
+}  // namespace farandole

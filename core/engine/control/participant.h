@@ -15,7 +15,7 @@
 #include "engine/control/response_cache.h"
 #include "engine/control/world.h"
 
-namespace rueda {
+namespace farandole {
 
 class Participant {
  public:
@@ -113,4 +113,4 @@ class Participant {
   bool has_failed_operations_ = false;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -15,7 +15,7 @@
 #include "transport/shm_channel.h"
 #include "transport/socket_channel.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -394,4 +394,4 @@ std::vector<int> Peers::descriptors() const {
   return all;
 }
 
-}  // namespace rueda
+}  // namespace farandole

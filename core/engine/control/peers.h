@@ -24,7 +24,7 @@
 #include "transport/shm_layout.h"
 #include "transport/shm_segment.h"
 
-namespace rueda {
+namespace farandole {
 
 class SocketChannel;
 
@@ -210,4 +210,4 @@ class Peers {
   std::unique_ptr<Backend> backend_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -7,7 +7,7 @@
 
 #include "collectives/registry.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -220,4 +220,4 @@ void ResponseCache::forget(std::uint64_t position) {
   signatures_.forget(position, [&](CanonicalSignaturePtr&) { ++forgotten_; });
 }
 
-}  // namespace rueda
+}  // namespace farandole

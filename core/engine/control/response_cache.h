@@ -15,7 +15,7 @@
 #include "engine/control/wire.h"
 #include "engine/control/world.h"
 
-namespace rueda {
+namespace farandole {
 
 class ResponseCache {
  public:
@@ -82,4 +82,4 @@ class ResponseCache {
 /// A reference that spells the key in full.
 [[nodiscard]] wire::KeyRef in_full(const Key& key, std::string_view group);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 
 #include "engine/base/advice.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -112,4 +112,4 @@ std::optional<StallReport> StallMonitor::check(TimePoint now, std::span<const Wa
   return report;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -11,7 +11,7 @@
 #include "result.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// An operation that waits for ranks.
 struct Waiting {
@@ -48,4 +48,4 @@ class StallMonitor {
   std::optional<TimePoint> last_check_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

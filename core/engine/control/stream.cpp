@@ -6,7 +6,7 @@
 #include "collectives/registry.h"
 #include "engine/base/names.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -196,4 +196,4 @@ Result<void> Stream::apply_failure(const wire::Entry& entry, Effects& effects) {
   return {};
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "engine/control/response_cache.h"
 #include "engine/control/world.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The coordinator applies its own stream by the same code, so cache ids mean the same on every
 /// rank.
@@ -49,4 +49,4 @@ class Stream {
   bool closed_ = false;
 };
 
-}  // namespace rueda
+}  // namespace farandole

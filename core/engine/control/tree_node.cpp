@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -128,4 +128,4 @@ void TreeNode::take_apart(KeyState& key_state, TimePoint now) {
   }
 }
 
-}  // namespace rueda
+}  // namespace farandole

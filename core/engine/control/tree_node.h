@@ -10,7 +10,7 @@
 #include "engine/control/collector.h"
 #include "engine/control/negotiator.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Equal reports of a whole subtree go up as one. They go up rank by rank if two of them differ, if
 /// a rank below has joined, or if they have waited too long for the rest: then the coordinator has
@@ -57,4 +57,4 @@ class TreeNode final : public Collector {
   std::uint64_t forgotten_ = 0;  // value of ResponseCache::forgotten() at the last message
 };
 
-}  // namespace rueda
+}  // namespace farandole

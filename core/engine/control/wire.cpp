@@ -6,7 +6,7 @@
 #include "collectives/registry.h"
 #include "text.h"
 
-namespace rueda::wire {
+namespace farandole::wire {
 
 namespace {
 
@@ -365,4 +365,4 @@ bool Reader::item(Entry& entry) {
   return ok_;
 }
 
-}  // namespace rueda::wire
+}  // namespace farandole::wire

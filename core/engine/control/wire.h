@@ -23,7 +23,7 @@
 #include "transport/little_endian.h"
 #include "types.h"
 
-namespace rueda::wire {
+namespace farandole::wire {
 
 inline constexpr std::uint8_t kVersion = 1;
 inline constexpr std::size_t kHeaderBytes = 16;
@@ -193,4 +193,4 @@ class Reader {
   bool ok_ = true;
 };
 
-}  // namespace rueda::wire
+}  // namespace farandole::wire

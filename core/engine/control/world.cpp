@@ -6,7 +6,7 @@
 
 #include "text.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -207,4 +207,4 @@ std::string World::who(Rank rank) const { return rank_on_host(rank, hosts_); }
 
 std::string to_string(const RankSet& ranks) { return list_ranks(ranks.to_vector()); }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -14,7 +14,7 @@
 #include "transport/shm_layout.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// This rank's place in the control tree.
 struct ControlTree {
@@ -110,4 +110,4 @@ class World {
 /// "rank 3" / "ranks 0, 2-5, 7"
 [[nodiscard]] std::string to_string(const RankSet& ranks);
 
-}  // namespace rueda
+}  // namespace farandole

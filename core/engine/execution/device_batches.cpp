@@ -11,7 +11,7 @@
 #include "collectives/registry.h"
 #include "engine/execution/whole_staging.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -465,4 +465,4 @@ void DeviceBatches::abandon() noexcept {
   static_cast<void>(new decltype(retired_)(std::move(retired_)));
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -22,7 +22,7 @@
 #include "engine/execution/device_options.h"
 #include "engine/execution/work.h"
 
-namespace rueda {
+namespace farandole {
 
 class DeviceBatches {
  public:
@@ -106,4 +106,4 @@ class DeviceBatches {
   std::vector<HostBuffer> zeros_;  // of the batch under way: what a joined rank brings to NCCL
 };
 
-}  // namespace rueda
+}  // namespace farandole

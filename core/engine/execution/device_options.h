@@ -8,7 +8,7 @@
 
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The collectives that a way may be chosen for, and the option of each.
 inline constexpr std::array kDeviceWays{
@@ -45,4 +45,4 @@ struct DeviceOptions {
   }
 };
 
-}  // namespace rueda
+}  // namespace farandole

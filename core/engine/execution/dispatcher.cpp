@@ -5,7 +5,7 @@
 
 #include "collectives/registry.h"
 
-namespace rueda {
+namespace farandole {
 
 Result<void> Dispatcher::open(const SetChange& added) {
   if (!std::ranges::binary_search(added.ranks, self())) return {};
@@ -226,4 +226,4 @@ void Dispatcher::log_paths(Log& log) const {
   }
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -26,7 +26,7 @@
 #include "engine/timeline/timeline.h"
 #include "engine/timeline/traced_allocator.h"
 
-namespace rueda {
+namespace farandole {
 
 /// How often and how much each data path carried.
 struct PathCount {
@@ -166,4 +166,4 @@ class Dispatcher {
   std::map<std::string, PathCount, std::less<>> paths_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -13,7 +13,7 @@
 
 #include "engine/base/spin_wait.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -46,7 +46,7 @@ class Executor::Queue final : public Blocking {
   void start(const std::shared_ptr<Queue>& self, std::function<void()> on_completed) {
     on_completed_ = std::move(on_completed);
     thread_ = std::thread([self] { self->run(); });
-    ::pthread_setname_np(thread_.native_handle(), "rueda-executor");
+    ::pthread_setname_np(thread_.native_handle(), "hvd-executor");
   }
 
   bool stop(Duration patience) {
@@ -135,4 +135,4 @@ bool Executor::stop(Duration patience) { return queue_->stop(patience); }
 
 void Executor::abandon() noexcept { queue_->abandon(); }
 
-}  // namespace rueda
+}  // namespace farandole

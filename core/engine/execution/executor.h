@@ -10,7 +10,7 @@
 #include "backends/foreign/blocking.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 class Executor {
  public:
@@ -34,4 +34,4 @@ class Executor {
   std::shared_ptr<Queue> queue_;  // the thread holds it too
 };
 
-}  // namespace rueda
+}  // namespace farandole

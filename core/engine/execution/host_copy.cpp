@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 Result<HostBuffer> host_copy(const Tensor& tensor, Devices& devices, HostPool& pool) {
   const std::size_t bytes =
@@ -30,4 +30,4 @@ Result<HostBuffer> host_copy(const Tensor& tensor, Devices& devices, HostPool& p
   return made;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 #include "transport/operation_tag.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// An operation, by a name that is the same on all its members.
 struct Position {
@@ -33,4 +33,4 @@ struct Standing {
   std::vector<Rank> waits_for;  ///< in what it is at now; none: it is at nothing
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 SharedMemory::SharedMemory(std::shared_ptr<ShmHeap> heap) : heap_(std::move(heap)) {
   fork_guard_.cover({heap_->fd()}, heap_.get());
@@ -13,4 +13,4 @@ std::byte* SharedMemory::allocate(std::size_t capacity) {
   return data ? *data : nullptr;
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -7,7 +7,7 @@
 #include "memory/host_pool.h"
 #include "transport/shm_heap.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Lives as long as anything in it. In a forked child what was taken is not there.
 class SharedMemory final : public MemorySource {
@@ -23,4 +23,4 @@ class SharedMemory final : public MemorySource {
   ForkGuard fork_guard_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

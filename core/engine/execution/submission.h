@@ -13,7 +13,7 @@
 #include "devices/engine_device.h"
 #include "engine/execution/work.h"
 
-namespace rueda {
+namespace farandole {
 
 /// One tensor of a submission; contiguous.
 struct Tensor {
@@ -72,4 +72,4 @@ struct Submission {
   return adasum ? Kind::Adasum : submission.kind;
 }
 
-}  // namespace rueda
+}  // namespace farandole

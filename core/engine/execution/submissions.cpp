@@ -8,7 +8,7 @@
 #include "engine/base/names.h"
 #include "engine/base/refusals.h"
 
-namespace rueda {
+namespace farandole {
 
 void Decided::append(Effects& effects) {
   if (effects.joined_last) {
@@ -563,4 +563,4 @@ void Submissions::complete(const std::shared_ptr<Work>& work) {
   if (work->on_done) notifier_.post([work] { work->on_done(*work); });
 }
 
-}  // namespace rueda
+}  // namespace farandole

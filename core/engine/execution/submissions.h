@@ -24,7 +24,7 @@
 #include "engine/execution/work.h"
 #include "memory/host_pool.h"
 
-namespace rueda {
+namespace farandole {
 
 /// What has been decided and has not got its place in the order of batches.
 struct Decided {
@@ -184,4 +184,4 @@ class Submissions {
   std::atomic<std::uint64_t> still_since_{kMoving};
 };
 
-}  // namespace rueda
+}  // namespace farandole

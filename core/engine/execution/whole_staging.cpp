@@ -8,7 +8,7 @@
 #include "backends/staged/staged_memory.h"
 #include "rounding.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -81,4 +81,4 @@ std::unique_ptr<Operation> stage_whole(StagedBackend& backend, const Collective&
   return backend.run(std::make_unique<WholePlan>(backend, collective, tasks));
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,11 +8,11 @@
 #include "backends/staged/staged.h"
 #include "collectives/collective.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The tasks give memory for their results, and outlive the operation.
 [[nodiscard]] std::unique_ptr<Operation> stage_whole(StagedBackend& backend,
                                                      const Collective& collective,
                                                      std::span<const Task> tasks);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -13,7 +13,7 @@
 #include "devices/engine_device.h"
 #include "memory/host_pool.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Counts submissions of this process from 1, failed ones included.
 using Handle = std::int64_t;
@@ -131,4 +131,4 @@ struct Entry final : OutputAllocator {
   }
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -105,4 +105,4 @@ void Beats::report(const Heartbeat::Report& report, TimePoint now) {
   failures_.report_loss(watched.rank, std::move(error), Evidence::Certain, now);
 }
 
-}  // namespace rueda
+}  // namespace farandole

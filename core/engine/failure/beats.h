@@ -12,7 +12,7 @@
 #include "engine/failure/failure_sink.h"
 #include "engine/failure/heartbeat.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Used by the holder of the progress lock only, except for pulse().
 class Beats {
@@ -48,4 +48,4 @@ class Beats {
   std::atomic<std::int64_t> ran_ns_{0};  // when this process was last known to run
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -42,4 +42,4 @@ TimePoint CauseFinder::deadline() const noexcept {
   return since_ + kDecisionGrace + (certain ? Duration::zero() : silence_);
 }
 
-}  // namespace rueda
+}  // namespace farandole

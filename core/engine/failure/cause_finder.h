@@ -18,7 +18,7 @@
 
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 /// How much is known about a loss, weakest first. The values travel in cause frames.
 enum class Evidence : std::uint8_t {
@@ -57,4 +57,4 @@ class CauseFinder {
   bool has_parent_ = false;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 
 #include "text.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -84,4 +84,4 @@ std::optional<CauseFinder::Finding> decode_cause(std::span<const std::byte> fram
                               .evidence = static_cast<Evidence>(head.evidence)};
 }
 
-}  // namespace rueda
+}  // namespace farandole

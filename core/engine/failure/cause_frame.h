@@ -8,7 +8,7 @@
 
 #include "engine/failure/cause_finder.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The first byte of a frame. No message of the negotiator begins with it.
 inline constexpr std::byte kCauseFrame{0xC0};
@@ -19,4 +19,4 @@ inline constexpr std::byte kCauseFrame{0xC0};
 /// Nothing if the bytes are not a cause frame.
 [[nodiscard]] std::optional<CauseFinder::Finding> decode_cause(std::span<const std::byte> frame);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 #include "engine/control/world.h"
 #include "engine/failure/cause_frame.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -208,4 +208,4 @@ void FailureDetector::explain(Error& error, Evidence evidence) {
   advise_to_look(error.message, "Look at its own output for the reason");
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -19,7 +19,7 @@
 #include "engine/failure/failure_sink.h"
 #include "engine/failure/survey_runner.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Used by the holder of the progress lock only, except for pulse(), so it needs no lock of its
 /// own.
@@ -102,4 +102,4 @@ class FailureDetector final : public FailureSink {
   SurveyRunner survey_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -59,4 +59,4 @@ void pass_on(std::span<const std::byte> frame, Rank but, Peers& peers, FailureSi
   }
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 #include "engine/failure/cause_finder.h"
 #include "result.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Implemented by the failure detector. Called by the holder of the progress lock only.
 class FailureSink {
@@ -35,4 +35,4 @@ void tell_whose(Error& error, Rank rank, const Peers& peers);
 void pass_on(std::span<const std::byte> frame, Rank but, Peers& peers, FailureSink& failures,
              TimePoint now, const std::vector<Rank>* only = nullptr);
 
-}  // namespace rueda
+}  // namespace farandole

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace rueda {
+namespace farandole {
 
 Heartbeat::Heartbeat(const HeartbeatOptions& options, std::size_t peers, TimePoint now)
     : options_(options), peers_(peers, Peer{now}), looked_(now), beat_at_(now), next_(now) {}
@@ -51,4 +51,4 @@ std::size_t Heartbeat::silent() const noexcept {
       std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.suspected; }));
 }
 
-}  // namespace rueda
+}  // namespace farandole

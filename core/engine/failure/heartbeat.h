@@ -11,7 +11,7 @@
 
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The heartbeat between neighbours in the control tree: a message of this byte. No message of the
 /// negotiator begins with it.
@@ -83,4 +83,4 @@ class Heartbeat {
   TimePoint next_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace rueda {
+namespace farandole {
 
 void Survey::begin(Position position, Rank self, const std::vector<Rank>& awaited) {
   if (position != position_) past_.clear();
@@ -97,4 +97,4 @@ Survey::Finding Survey::conclude(TimePoint now) const {
   return finding;
 }
 
-}  // namespace rueda
+}  // namespace farandole

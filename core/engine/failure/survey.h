@@ -22,7 +22,7 @@
 #include "engine/execution/position.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 class Survey {
  public:
@@ -81,4 +81,4 @@ class Survey {
   bool moving_ = false;
 };
 
-}  // namespace rueda
+}  // namespace farandole

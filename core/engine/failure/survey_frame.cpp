@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -73,4 +73,4 @@ std::optional<SurveyMessage> decode_survey(std::span<const std::byte> frame) {
   return message;
 }
 
-}  // namespace rueda
+}  // namespace farandole

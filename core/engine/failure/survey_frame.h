@@ -8,7 +8,7 @@
 
 #include "engine/failure/survey.h"
 
-namespace rueda {
+namespace farandole {
 
 /// First byte of a frame; no other message begins with it.
 inline constexpr std::byte kSurveyFrame{0xC5};
@@ -25,4 +25,4 @@ struct SurveyMessage {
 /// Nothing if the bytes are no such frame.
 [[nodiscard]] std::optional<SurveyMessage> decode_survey(std::span<const std::byte> frame);
 
-}  // namespace rueda
+}  // namespace farandole

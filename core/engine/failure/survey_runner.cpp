@@ -3,7 +3,7 @@
 #include "engine/control/world.h"
 #include "engine/failure/survey_frame.h"
 
-namespace rueda {
+namespace farandole {
 
 SurveyRunner::SurveyRunner(Duration limit, Peers& peers, Dispatcher& dispatcher,
                            FailureSink& failures)
@@ -100,4 +100,4 @@ void SurveyRunner::carry(const SurveyMessage& message, TimePoint now) {
   if (!sent) failures_.report_loss(*hop, std::move(sent).error(), Evidence::Control, now);
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -11,7 +11,7 @@
 #include "engine/failure/failure_sink.h"
 #include "engine/failure/survey.h"
 
-namespace rueda {
+namespace farandole {
 
 struct SurveyMessage;
 
@@ -39,4 +39,4 @@ class SurveyRunner {
   Survey survey_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -9,7 +9,7 @@
 
 #include "transport/little_endian.h"
 
-namespace rueda {
+namespace farandole {
 
 /// First byte of a frame; no other message begins with it.
 inline constexpr std::byte kAskFrame{0xC4};
@@ -36,4 +36,4 @@ struct Ask {
              .round = load_little_endian<std::uint32_t>(frame.data() + 1)};
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -6,7 +6,7 @@
 #include "kernels/copy.h"
 #include "kernels/kernels.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -237,4 +237,4 @@ Result<void> Contributions::combine(const Submission& submission, std::shared_pt
   return {};
 }
 
-}  // namespace rueda
+}  // namespace farandole

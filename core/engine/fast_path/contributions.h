@@ -12,7 +12,7 @@
 #include "engine/execution/submissions.h"
 #include "transport/proposals.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Of one proposal at a time, by the holder of the progress lock.
 ///
@@ -80,4 +80,4 @@ class Contributions {
   std::size_t data_begin_ = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -1,6 +1,6 @@
 #include "engine/fast_path/driving_calls.h"
 
-namespace rueda {
+namespace farandole {
 
 Result<Handle> DrivingCalls::blocking(Submission& submission) {
   const bool driving = progress_.take();
@@ -26,4 +26,4 @@ Result<Handle> DrivingCalls::with_callback(Submission& submission) {
   return handle;
 }
 
-}  // namespace rueda
+}  // namespace farandole

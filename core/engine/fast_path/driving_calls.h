@@ -5,7 +5,7 @@
 #include "engine/execution/submissions.h"
 #include "engine/fast_path/fast_path.h"
 
-namespace rueda {
+namespace farandole {
 
 /// Any thread. All of it takes the progress lock if that is free; without it, and without a fast
 /// path, a submission takes the regular way.
@@ -30,4 +30,4 @@ class DrivingCalls final {
   FastPath* fast_path_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -7,7 +7,7 @@
 #include "engine/base/spin_wait.h"
 #include "engine/control/fusion.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -443,4 +443,4 @@ void FastPath::changed(const SetChange& change) {
   }
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -27,7 +27,7 @@
 #include "engine/fast_path/lanes.h"
 #include "engine/timeline/timeline.h"
 
-namespace rueda {
+namespace farandole {
 
 /// There is one unless a backend in Python must see every operation. A set whose members cannot see
 /// each other's proposals has no lane in it, and takes the regular way.
@@ -149,4 +149,4 @@ class FastPath final : public FastPathGate {
   Pauses pauses_;  // before the first yield of a wait
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace rueda {
+namespace farandole {
 
 void Lanes::open(const ProcessSet& set, bool added) {
   auto proposals =
@@ -73,4 +73,4 @@ bool Lanes::asked() const noexcept {
   return std::ranges::any_of(lanes_, [](const auto& lane) { return lane->proposals->asked(); });
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -14,7 +14,7 @@
 #include "engine/execution/dispatcher.h"
 #include "transport/proposals.h"
 
-namespace rueda {
+namespace farandole {
 
 /// One set's.
 struct Lane {
@@ -73,4 +73,4 @@ class Lanes {
   std::atomic<std::size_t> count_{0};
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -8,7 +8,7 @@
 #include "engine/base/names.h"
 #include "engine/timeline/trace_file.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -69,7 +69,7 @@ void Timeline::start(const std::string& path, bool mark_cycles) {
   recording_.store(true, std::memory_order_relaxed);
   if (!thread_.joinable()) {
     thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
-    ::pthread_setname_np(thread_.native_handle(), "rueda-timeline");
+    ::pthread_setname_np(thread_.native_handle(), "hvd-timeline");
   }
 }
 
@@ -246,4 +246,4 @@ void Timeline::aborted(TimePoint now) {
   append({.time = now, .mark = Mark::Abort});
 }
 
-}  // namespace rueda
+}  // namespace farandole

@@ -26,7 +26,7 @@
 #include "engine/base/rank_set.h"
 #include "engine/timeline/timeline_event.h"
 
-namespace rueda {
+namespace farandole {
 
 class TraceFile;
 
@@ -127,4 +127,4 @@ class Timeline {
   std::jthread thread_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -10,7 +10,7 @@
 #include "collectives/signature.h"
 #include "types.h"
 
-namespace rueda {
+namespace farandole {
 
 /// The row on which the uses of one name in one process set are drawn. 0: not recorded.
 using Track = std::uint32_t;
@@ -80,4 +80,4 @@ class TimelineSink {
   virtual void take(std::span<const TimelineEvent> events, const TrackNames& names) = 0;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -12,7 +12,7 @@
 #include "collectives/registry.h"
 #include "text.h"
 
-namespace rueda {
+namespace farandole {
 
 namespace {
 
@@ -354,4 +354,4 @@ void TraceFile::flush() {
   text_.clear();
 }
 
-}  // namespace rueda
+}  // namespace farandole

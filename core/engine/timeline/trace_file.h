@@ -18,7 +18,7 @@
 #include "result.h"
 #include "transport/fd.h"
 
-namespace rueda {
+namespace farandole {
 
 class TraceFile final : public TimelineSink {
  public:
@@ -80,4 +80,4 @@ class TraceFile final : public TimelineSink {
   std::string text_;     // not written yet
 };
 
-}  // namespace rueda
+}  // namespace farandole

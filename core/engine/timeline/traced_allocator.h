@@ -4,7 +4,7 @@
 #include "collectives/task.h"
 #include "engine/timeline/timeline.h"
 
-namespace rueda {
+namespace farandole {
 
 class TracedAllocator final : public OutputAllocator {
  public:
@@ -24,4 +24,4 @@ class TracedAllocator final : public OutputAllocator {
   Track track_;
 };
 
-}  // namespace rueda
+}  // namespace farandole

@@ -179,8 +179,8 @@ def _with_key(said: Mapping[str, str], environ: Mapping[str, str], who: str) -> 
         return rest, f"{who}: {error}"
     if not hmac.compare_digest(check_of(key), said[_CHECK]):
         return rest, (
-            f"{who} and rank 0 have different keys. Their hosts do not share ~/.config/rueda/key: copy it "
-            f"(mode 0600), or set the same {SECRET_VARIABLE} on each by a way that you trust."
+            f"{who} and rank 0 have different keys. Their hosts do not share ~/.config/farandole/key: copy "
+            f"it (mode 0600), or set the same {SECRET_VARIABLE} on each by a way that you trust."
         )
     return {**rest, SECRET_VARIABLE: key.hex()}, ""
 

@@ -34,7 +34,7 @@ def load(config: Config) -> tuple[Any, str] | None:
             backend = getattr(backend, part)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"{_VARIABLE}={operations}: {error}. It takes gloo (the transports of Rueda), mpi, or "
+            f"{_VARIABLE}={operations}: {error}. It takes gloo (the transports of Farandole), mpi, or "
             "module:Class, a class that this process can import.",
             variable=_VARIABLE,
         ) from error

@@ -3,7 +3,7 @@
     options.py       the command line          work.py       a collective on tensors, and what must come out
     requirements.py  what has to be there      check.py      seeing that it does
     sizes.py         4, 64K, 64M               measure.py    timing a call over all ranks
-    bandwidth.py     algbw, busbw              peers.py      rueda, Gloo, the machine's limit
+    bandwidth.py     algbw, busbw              peers.py      farandole, Gloo, the machine's limit
     timing.py        seconds per call          served.py     what Gloo and MPI can do
     result.py        the figures of a line     mpi.py        MPI, as a program of its own
     table.py         ... for people            mpi_job.py    ... and the job that runs it

@@ -24,7 +24,7 @@ def machine() -> dict[str, str]:
     }
 
 
-def versions(distributions: Iterable[str] = ("rueda", "torch")) -> dict[str, str]:
+def versions(distributions: Iterable[str] = ("farandole", "torch")) -> dict[str, str]:
     """Of Python and of those ``distributions`` that are installed."""
     found = {"python": platform.python_version()}
     for name in distributions:

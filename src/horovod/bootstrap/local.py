@@ -28,7 +28,7 @@ __all__ = ["LocalPeer", "Own", "exchange", "listen", "make_own"]
 
 _HEADER = struct.Struct(">8sQB")  # magic, bytes of the segment, number of descriptors; a tag follows
 _MESSAGE_BYTES = _HEADER.size + TAG_BYTES
-_MAGIC = b"rueda fd"
+_MAGIC = b"faran fd"
 _INT_BYTES = array.array("i").itemsize
 
 
@@ -81,7 +81,7 @@ def make_own(segment_bytes: int, owner: Descriptors, base_bytes: int | None = No
     left = available_bytes()
     if left is not None and base_bytes > left:
         raise _no_memory(base_bytes, f"only {left >> 20} MiB is left", errno.ENOMEM)
-    memfd = owner.adopt(os.memfd_create("rueda", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+    memfd = owner.adopt(os.memfd_create("farandole", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     try:
         os.ftruncate(memfd, segment_bytes)
         os.posix_fallocate(memfd, 0, base_bytes)

@@ -184,7 +184,7 @@ def _not_ours(place: Place, channel: str) -> ConfigError:
     return ConfigError(
         f"Rank {place.rank} on host {place.host} and rank 0 have different keys, or somebody has altered "
         f"what rank 0 told through {channel}. Without {SECRET_VARIABLE} the key is made from a file in the "
-        "home directory (.config/rueda/key): do these hosts share it? Else give every rank the same "
+        "home directory (.config/farandole/key): do these hosts share it? Else give every rank the same "
         f"{SECRET_VARIABLE}: 64 random hexadecimal digits.",
         variable=SECRET_VARIABLE,
     )

@@ -59,7 +59,7 @@ def job_key(environ: Mapping[str, str], job_id: str) -> bytes:
 
 def key_of_job(secret: bytes, name: str) -> bytes:
     """The key of the job ``name``, for all who have ``secret``. The name may be known to anybody."""
-    return hmac.digest(secret, b"rueda job\x00" + name.encode(), "sha256")
+    return hmac.digest(secret, b"farandole job\x00" + name.encode(), "sha256")
 
 
 def key_of_port(environ: Mapping[str, str], port: int) -> bytes:
@@ -74,19 +74,19 @@ def key_of_port(environ: Mapping[str, str], port: int) -> bytes:
 
 def check_of(key: bytes, said: str = "") -> str:
     """Tells equal keys from different ones, and nothing about either. Signs what is ``said`` with it."""
-    return hmac.digest(key, b"rueda card" + said.encode(), "sha256").hex()[:32]
+    return hmac.digest(key, b"farandole card" + said.encode(), "sha256").hex()[:32]
 
 
 def port_of(key: bytes) -> int:
     """The port at which the ranks of a job meet that share nothing but its key. Nobody else can know it, and
     so take it first, before somebody listens there.
     """
-    return _PORTS[int.from_bytes(hmac.digest(key, b"rueda port", "sha256")[:8], "big") % len(_PORTS)]
+    return _PORTS[int.from_bytes(hmac.digest(key, b"farandole port", "sha256")[:8], "big") % len(_PORTS)]
 
 
 def name_of(key: bytes) -> str:
     """The name of the socket at which they meet if all are on one machine. Nobody else can know it before."""
-    return "@rueda-" + hmac.digest(key, b"rueda socket", "sha256").hex()[:32]
+    return "@farandole-" + hmac.digest(key, b"farandole socket", "sha256").hex()[:32]
 
 
 def own_secret(environ: Mapping[str, str]) -> bytes:
@@ -129,7 +129,7 @@ def settings_folder(environ: Mapping[str, str]) -> Path:
     settings = environ.get("XDG_CONFIG_HOME") or os.path.join(
         environ.get("HOME") or str(Path.home()), ".config"
     )
-    return Path(settings) / "rueda"
+    return Path(settings) / "farandole"
 
 
 def write_private(path: Path, data: bytes) -> None:

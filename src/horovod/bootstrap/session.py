@@ -83,7 +83,7 @@ def expand(secret: bytes, label: str, size: int) -> bytes:
     made, block = b"", b""
     while len(made) < size:
         number = len(made) // hashlib.sha256().digest_size + 1
-        block = hmac.digest(secret, block + b"rueda " + label.encode() + bytes([number]), "sha256")
+        block = hmac.digest(secret, block + b"farandole " + label.encode() + bytes([number]), "sha256")
         made += block
     return made[:size]
 

@@ -119,7 +119,7 @@ class StoreServer:
         """Begin to serve, on a thread of its own."""
         self._selector.register(self._stop_reader, selectors.EVENT_READ)
         self._listen()
-        self._thread = threading.Thread(target=self._serve, name="rueda-store", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="farandole-store", daemon=True)
         self._thread.start()
 
     def stop(self, drain_s: float = 0.0) -> None:

@@ -44,7 +44,7 @@ def is_name(host: str) -> bool:
 
 def fresh_name() -> str:
     """One that nobody can know, and so not take first."""
-    return f"@rueda-{secrets.token_hex(16)}"
+    return f"@farandole-{secrets.token_hex(16)}"
 
 
 def socket_address(name: str) -> str:

@@ -30,7 +30,7 @@ GOOD_SPEED_UP = 1.2
 def launch(processes: int, epochs: int) -> str:
     """Train in a job of its own, show what it prints, and return its figures, as JSON."""
     print(f"\n$ horovodrun -np {processes} python -m {TRAINING}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="rueda-demo-") as folder:
+    with tempfile.TemporaryDirectory(prefix="farandole-demo-") as folder:
         figures = Path(folder) / "figures.json"
         command = ["-np", str(processes), "-H", f"localhost:{processes}"]
         training = ["-m", TRAINING, "--epochs", str(epochs), "--figures", str(figures)]

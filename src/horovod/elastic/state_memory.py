@@ -16,7 +16,7 @@ __all__ = ["Loan", "StateMemory"]
 
 _log = logging.getLogger("horovod")
 
-_NAME = "rueda-state"
+_NAME = "farandole-state"
 _TOKEN_BYTES = 32
 
 

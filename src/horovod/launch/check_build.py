@@ -169,7 +169,7 @@ def build_report() -> BuildReport:
 
 def own_version() -> str:
     """This package's name and version; the other version is that of the interface."""
-    return f"Rueda {_version('rueda') or '(of unknown version: it was not installed as a package)'}"
+    return f"Farandole {_version('farandole') or '(of unknown version: it was not installed as a package)'}"
 
 
 def _framework(name: str, module: str, distributions: Sequence[str], frontend: str, *, core: bool) -> _Check:
@@ -238,7 +238,7 @@ def _answer(child: subprocess.Popen[bytes]) -> tuple[bool, str]:
 def _facts() -> dict[str, object]:
     """What a report of a problem should hold besides."""
     return {
-        "distribution": _version("rueda"),
+        "distribution": _version("farandole"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": usable_cores()[0],

@@ -35,7 +35,7 @@ def only_these(waiting: Collection[int]) -> bool:
     Threads of this package and of some libraries never do. A thread of a pool without work does not, either:
     some other thread would have to give it some.
     """
-    known = {t.ident for t in threading.enumerate() if t.name.startswith(("horovod-", "rueda-"))}
+    known = {t.ident for t in threading.enumerate() if t.name.startswith(("horovod-", "farandole-"))}
     known.update(waiting)
     return all(ident in known or _submits_nothing(frame) for ident, frame in sys._current_frames().items())
 

@@ -22,7 +22,7 @@ from horovod.runtime import lifecycle
 
 __all__ = ["GLUE", "function", "load", "ops", "problem"]
 
-GLUE: Final = Path(os.environ.get("RUEDA_TENSORFLOW_GLUE") or Path(__file__).with_name("_tensorflow.so"))
+GLUE: Final = Path(os.environ.get("FARANDOLE_TENSORFLOW_GLUE") or Path(__file__).with_name("_tensorflow.so"))
 """The variable names another build of it, for tests."""
 
 
@@ -30,9 +30,9 @@ class _World:
     """Tells the glue which engine there is: implements ``world.Follower``."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._enter = library.rueda_tf_enter
+        self._enter = library.farandole_tf_enter
         self._enter.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int32] * 4
-        self._leave: Callable[[], None] = library.rueda_tf_leave
+        self._leave: Callable[[], None] = library.farandole_tf_leave
 
     def enter(self, runtime: lifecycle.Runtime) -> None:
         engine, place = runtime.engine, runtime.topology
@@ -40,7 +40,7 @@ class _World:
             engine.capi(), engine.address(), place.rank, place.size, place.local_rank, place.local_size
         ):
             raise HorovodInternalError(
-                f"{GLUE} and the native core are of different releases; install Rueda again.",
+                f"{GLUE} and the native core are of different releases; install Farandole again.",
                 recoverable=False,
             )
 
@@ -55,8 +55,8 @@ def load(glue: Path) -> tuple[Any, str]:
         library = ctypes.CDLL(str(glue))
     except (tf.errors.NotFoundError, OSError) as error:
         return None, str(error)
-    library.rueda_tf_problem.restype = ctypes.c_char_p
-    problem = library.rueda_tf_problem().decode()
+    library.farandole_tf_problem.restype = ctypes.c_char_p
+    problem = library.farandole_tf_problem().decode()
     if problem:
         return None, problem
     lifecycle.follow(_World(library))
@@ -122,7 +122,7 @@ def _choose() -> tuple[Any, str]:
     if generated is not None:
         return generated, ""
     warnings.warn(
-        f"TensorFlow {tf.__version__} cannot run Rueda's native ops ({problem}); collectives go through "
+        f"TensorFlow {tf.__version__} cannot run Farandole's native ops ({problem}); collectives go through "
         "tf.numpy_function, which is slower and holds Python's lock. Please report this.",
         RuntimeWarning,
         stacklevel=2,

@@ -18,7 +18,7 @@ from horovod.errors import ReplicasDifferError
 from horovod.gradients.replicas import broadcasts
 
 CASES = Cases()
-FULL = bool(os.environ.get("RUEDA_FULL_MATRIX"))
+FULL = bool(os.environ.get("FARANDOLE_FULL_MATRIX"))
 
 
 def is_last() -> bool:

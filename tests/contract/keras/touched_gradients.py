@@ -317,7 +317,7 @@ def check(way: Way, graph: bool) -> None:
 
 for _name, _way in (WAYS | EAGER).items():
     for _mode in ("eager", "graph") if _name in WAYS else ("eager",):
-        if _name in TELLING or _name.startswith("one_gradient") or os.environ.get("RUEDA_FULL_MATRIX"):
+        if _name in TELLING or _name.startswith("one_gradient") or os.environ.get("FARANDOLE_FULL_MATRIX"):
             CASES.add_as(f"{_name}-{_mode}", functools.partial(check, _way, _mode == "graph"))
 
 

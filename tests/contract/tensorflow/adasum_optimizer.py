@@ -115,7 +115,7 @@ def ranks_that_step_different_variables(mode: str, passes: int) -> None:
 
 for mode in MODES:
     for passes in (1, 2):
-        if mode == "eager" or os.environ.get("RUEDA_FULL_MATRIX"):  # the error of graphs takes its time
+        if mode == "eager" or os.environ.get("FARANDOLE_FULL_MATRIX"):  # the error of graphs takes its time
             CASES.add_as(
                 f"{mode}_{passes}_passes_of_different_variables",
                 functools.partial(ranks_that_step_different_variables, mode, passes),

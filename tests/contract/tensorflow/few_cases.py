@@ -26,5 +26,5 @@ def differs(name: str) -> bool:
 
 
 for name, case in ALL.table.items():
-    if differs(name) or os.environ.get("RUEDA_FULL_MATRIX"):
+    if differs(name) or os.environ.get("FARANDOLE_FULL_MATRIX"):
         CASES.add_as(name, case)

@@ -18,7 +18,7 @@ import horovod.tensorflow as hvd
 
 v1 = tf.compat.v1
 CASES = Cases()
-FULL = bool(os.environ.get("RUEDA_FULL_MATRIX"))
+FULL = bool(os.environ.get("FARANDOLE_FULL_MATRIX"))
 
 Step = Callable[[Any, Any, Callable[[], Any], dict[str, Any]], Callable[[], Any]]
 

@@ -23,7 +23,7 @@ from horovod.gradients.replicas import broadcasts
 
 CASES = Cases()
 STEPS = 5
-FULL = bool(os.environ.get("RUEDA_FULL_MATRIX"))
+FULL = bool(os.environ.get("FARANDOLE_FULL_MATRIX"))
 
 
 def weights(seed: int = 0, dtype: str = "float32") -> list[Any]:

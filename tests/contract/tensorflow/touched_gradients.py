@@ -501,7 +501,7 @@ def check(way: Way, graph: bool) -> None:
 
 for name, made in (WAYS | EAGER).items():
     for mode in ("eager", "graph") if name in WAYS else ("eager",):
-        if name in EAGER or name in TELLING or os.environ.get("RUEDA_FULL_MATRIX"):
+        if name in EAGER or name in TELLING or os.environ.get("FARANDOLE_FULL_MATRIX"):
             CASES.add_as(f"{name}-{mode}", functools.partial(check, made, mode == "graph"))
 
 

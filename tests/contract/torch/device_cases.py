@@ -1,5 +1,5 @@
 """Cases with tensors of a device: the order of streams, and what the frontend does otherwise for them.
-``RUEDA_FULL_MATRIX=1``: the whole table, too."""
+``FARANDOLE_FULL_MATRIX=1``: the whole table, too."""
 
 import os
 
@@ -31,9 +31,9 @@ CASES = Cases()
 for module in (streams, device_uses, types, alltoall, state, optimizer, sync_batch_norm):
     for name, case in module.CASES.table.items():
         CASES.add_as(f"{module.__name__.rsplit('.', 1)[-1]}-{name}", case)
-if os.environ.get("RUEDA_FULL_MATRIX"):
+if os.environ.get("FARANDOLE_FULL_MATRIX"):
     for name, case in cases.CASES.table.items():
         CASES.table.setdefault(name, case)
-if os.environ.get("RUEDA_TEST_DEVICE") != "cuda":
+if os.environ.get("FARANDOLE_TEST_DEVICE") != "cuda":
     for name in [name for name in CASES if any(each in name for each in LEFT_OUT)]:
         del CASES.table[name]

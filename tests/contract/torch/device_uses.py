@@ -1,5 +1,5 @@
 """What scripts do with tensors of a device beside training, and what they should not. Only where
-``RUEDA_TEST_DEVICE`` names one."""
+``FARANDOLE_TEST_DEVICE`` names one."""
 
 from __future__ import annotations
 

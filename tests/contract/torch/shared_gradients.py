@@ -62,7 +62,7 @@ def mapped(tensor: torch.Tensor) -> bool:
     """Whether it lies in the heap of a segment."""
     with open("/proc/self/maps", encoding="ascii") as maps:
         for line in maps:
-            if "memfd:rueda" in line:
+            if "memfd:farandole" in line:
                 begin, end = (int(number, 16) for number in line.split()[0].split("-"))
                 if begin <= tensor.data_ptr() < end:
                     return True
@@ -205,7 +205,7 @@ def a_forked_child_sees_nothing_of_what_its_parent_writes() -> None:
     if child == 0:
         os.read(reads, 1)  # the parent has written
         with open("/proc/self/maps", encoding="ascii") as maps:
-            wrong = "memfd:rueda" in maps.read()
+            wrong = "memfd:farandole" in maps.read()
         for g, b, there in zip(gradients, before, moved, strict=True):
             wrong |= g.shape != b.shape
             if not there:

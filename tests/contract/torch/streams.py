@@ -1,4 +1,4 @@
-"""Tensors of a device in the order of streams. Only where ``RUEDA_TEST_DEVICE`` names one."""
+"""Tensors of a device in the order of streams. Only where ``FARANDOLE_TEST_DEVICE`` names one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import horovod.torch as hvd
 from horovod.torch.frontend import current_stream
 
 CASES = Cases()
-ON_FAKE = os.environ.get("RUEDA_TEST_DEVICE") == "fake"
+ON_FAKE = os.environ.get("FARANDOLE_TEST_DEVICE") == "fake"
 LIMIT_S = 20.0
 ROUNDS = 20
 SLEEP_CYCLES = 20_000_000

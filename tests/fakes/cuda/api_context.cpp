@@ -1,8 +1,8 @@
 // Primary contexts and the stack of each thread.
 #include "cuda/entry.h"
 
-using namespace rueda;         // NOLINT: the functions below have C names
-using namespace rueda::fakes;  // NOLINT
+using namespace farandole;         // NOLINT: the functions below have C names
+using namespace farandole::fakes;  // NOLINT
 
 FAKE_CUDA_API DriverStatus cuDevicePrimaryCtxRetain(DriverContext* context, DriverDevice device) {
   FAKE_CUDA_TRY(enter<"cuDevicePrimaryCtxRetain">(Needs::Start));

@@ -7,7 +7,7 @@
 #include "cuda/entry.h"
 #include "cuda/memory.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 struct Attribute {
@@ -40,10 +40,10 @@ DriverStatus find(DriverDevice device, Context*& context) {
 }
 
 }  // namespace
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes
 
-using namespace rueda;         // NOLINT: the functions below have C names
-using namespace rueda::fakes;  // NOLINT
+using namespace farandole;         // NOLINT: the functions below have C names
+using namespace farandole::fakes;  // NOLINT
 
 FAKE_CUDA_API DriverStatus cuInit(unsigned flags) {
   FAKE_CUDA_TRY(enter<"cuInit">(Needs::Nothing));

@@ -4,7 +4,7 @@
 #include "cuda/copies.h"
 #include "cuda/entry.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 // Attributes of an address, by their numbers in the API.
@@ -45,10 +45,10 @@ DriverStatus copy_on(DriverAddress to, DriverAddress from, std::size_t bytes, Dr
 DriverAddress address_of(const void* memory) { return reinterpret_cast<DriverAddress>(memory); }
 
 }  // namespace
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes
 
-using namespace rueda;         // NOLINT: the functions below have C names
-using namespace rueda::fakes;  // NOLINT
+using namespace farandole;         // NOLINT: the functions below have C names
+using namespace farandole::fakes;  // NOLINT
 
 FAKE_CUDA_API DriverStatus cuMemAlloc_v2(DriverAddress* address, std::size_t bytes) {
   FAKE_CUDA_TRY(enter<"cuMemAlloc">(Needs::Context));

@@ -3,8 +3,8 @@
 
 #include "cuda/entry.h"
 
-using namespace rueda;         // NOLINT: the functions below have C names
-using namespace rueda::fakes;  // NOLINT
+using namespace farandole;         // NOLINT: the functions below have C names
+using namespace farandole::fakes;  // NOLINT
 
 /// Of the calling thread; 0: while any thread captures, calls that could spoil a capture are
 /// refused.

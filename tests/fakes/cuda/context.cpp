@@ -9,7 +9,7 @@
 #include "cuda/memory.h"
 #include "faults.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 /// Numbers of the devices that this process sees.
@@ -136,4 +136,4 @@ std::vector<Context*>& context_stack() {
   return stack;
 }
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

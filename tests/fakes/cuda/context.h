@@ -12,7 +12,7 @@
 #include "cuda/status.h"
 #include "cuda/stream.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 class Context {
  public:
@@ -80,4 +80,4 @@ class Devices {
 /// The stack of contexts of this thread.
 [[nodiscard]] std::vector<Context*>& context_stack();
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

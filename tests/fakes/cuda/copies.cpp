@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 /// A range that nothing lives in is an error of the program that the device would meet sooner or
@@ -80,4 +80,4 @@ DriverStatus launch(Stream& stream, DriverAddress address, std::size_t bytes,
   return kDriverSuccess;
 }
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

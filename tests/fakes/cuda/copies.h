@@ -7,7 +7,7 @@
 #include "cuda/memory.h"
 #include "cuda/stream.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 /// Copies asked for so far, by what lies at both ends.
 struct CopyCounts {
@@ -25,4 +25,4 @@ struct CopyCounts {
 [[nodiscard]] DriverStatus launch(Stream& stream, DriverAddress address, std::size_t bytes,
                                   std::function<void(std::byte*)> kernel);
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

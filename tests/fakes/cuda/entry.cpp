@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 std::atomic<bool> started{false};
@@ -77,4 +77,4 @@ std::atomic<std::size_t>& captured_calls() {
   return calls;
 }
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

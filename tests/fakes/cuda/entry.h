@@ -12,7 +12,7 @@
 /// types.
 #define FAKE_CUDA_API_ANY_TYPES FAKE_CUDA_API FAKE_ANY_TYPES
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 /// What must have been done before a call.
 enum class Needs { Nothing, Start, Context };
@@ -52,7 +52,7 @@ template <typename Handle, typename Object>
 /// How many calls were refused as their stream captured.
 [[nodiscard]] std::atomic<std::size_t>& captured_calls();
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes
 
 /// Leaves the function with the status of `expression`, if that is a failure.
 #define FAKE_CUDA_TRY(expression)                                        \

@@ -6,7 +6,7 @@
 #include "cuda/slots.h"
 #include "cuda/ticket.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 class Context;
 
@@ -26,4 +26,4 @@ class Event : public Slot<Event> {
   std::atomic<std::uint32_t*> place_{nullptr};
 };
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

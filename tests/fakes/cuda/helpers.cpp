@@ -7,7 +7,7 @@
 #include "cuda/copies.h"
 #include "cuda/entry.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 /// A test that names a stream wrongly would test nothing.
@@ -24,10 +24,10 @@ void read(const CopyCounts& counts, std::size_t& number, std::size_t& bytes) {
 }
 
 }  // namespace
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes
 
-using namespace rueda;         // NOLINT: the functions below have C names
-using namespace rueda::fakes;  // NOLINT
+using namespace farandole;         // NOLINT: the functions below have C names
+using namespace farandole::fakes;  // NOLINT
 
 static_assert(std::is_same_v<FakeCudaAddress, DriverAddress>);
 

@@ -12,7 +12,7 @@
 
 #include "faults.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 constexpr std::size_t kPage = 4096;
@@ -314,4 +314,4 @@ Memory::Totals Memory::totals() const {
   return totals;
 }
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

@@ -17,7 +17,7 @@
 #include "cuda/context.h"
 #include "cuda/status.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 inline constexpr unsigned char kStale = 0xCD;
 
@@ -105,4 +105,4 @@ class Memory {
   std::uint64_t next_number_ = 1;                ///< guarded by blocks_lock_
 };
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 /// What every object behind a handle has.
 template <typename T>
@@ -41,4 +41,4 @@ class Slot {
   T* next_ = nullptr;
 };
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

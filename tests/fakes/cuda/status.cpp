@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 constexpr auto kTexts = std::to_array<StatusText>({
@@ -50,4 +50,4 @@ const StatusText* text_of(DriverStatus status) noexcept {
   return found == kTexts.end() ? nullptr : found;
 }
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

@@ -3,7 +3,7 @@
 
 #include "devices/driver.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 inline constexpr DriverStatus kNotInitialized = 3;
 inline constexpr DriverStatus kInvalidDevice = 101;
@@ -28,4 +28,4 @@ struct StatusText {
 /// nullptr: no status of this driver.
 [[nodiscard]] const StatusText* text_of(DriverStatus status) noexcept;
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

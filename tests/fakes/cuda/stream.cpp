@@ -6,7 +6,7 @@
 
 #include "faults.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 std::atomic<unsigned>& longest_delay_us() {
@@ -122,4 +122,4 @@ void Stream::run() {
   over_.store(true, std::memory_order_release);
 }
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

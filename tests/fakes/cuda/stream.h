@@ -8,7 +8,7 @@
 #include "cuda/slots.h"
 #include "cuda/ticket.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 class Context;
 
@@ -76,4 +76,4 @@ class Stream : public Slot<Stream> {
   std::atomic<bool> over_{false};  ///< the thread does nothing more
 };
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

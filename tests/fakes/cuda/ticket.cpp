@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 constexpr std::size_t kPageWords = 4096;
@@ -60,4 +60,4 @@ void Ticket::wait() const noexcept {
   while (!done()) futex_wait(*word_, 0);
 }
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

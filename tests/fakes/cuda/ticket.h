@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 class Ticket {
  public:
@@ -30,4 +30,4 @@ class Ticket {
 void futex_wait(std::uint32_t& word, std::uint32_t while_value) noexcept;
 void futex_wake_all(std::uint32_t& word) noexcept;
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

@@ -10,7 +10,7 @@
 
 #define FAKE_NCCL_API extern "C" __attribute__((visibility("default"))) FAKE_ANY_TYPES
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 Rules& failures() {
@@ -109,9 +109,9 @@ int make_communicator(ncclComm_t* handle, int size, const ncclUniqueId& unique, 
 }
 
 }  // namespace
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes
 
-using namespace rueda::fakes;  // NOLINT: the functions below have C names
+using namespace farandole::fakes;  // NOLINT: the functions below have C names
 
 FAKE_NCCL_API int ncclGetVersion(int* number) {
   if (const int fault = enter<"ncclGetVersion">(); fault != ncclSuccess) return fault;

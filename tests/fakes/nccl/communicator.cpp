@@ -11,14 +11,14 @@
 
 // Those functions of the driver that are needed here.
 extern "C" {
-int cuCtxGetCurrent(rueda::DriverContext* context);
+int cuCtxGetCurrent(farandole::DriverContext* context);
 int cuCtxGetDevice(int* device);
-int cuCtxPushCurrent_v2(rueda::DriverContext context);
-int cuCtxPopCurrent_v2(rueda::DriverContext* context);
+int cuCtxPushCurrent_v2(farandole::DriverContext context);
+int cuCtxPopCurrent_v2(farandole::DriverContext* context);
 int cuDeviceGetPCIBusId(char* text, int length, int device);
 }
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 /// How much later a communicator that does not block does what it was asked: longer than a host
@@ -128,7 +128,7 @@ void Communicator::run(Job& job) {
   for (const Operation& operation : job.operations) {
     if (operation.hangs) stay_until_aborted(operation.async_error);
   }
-  if (!aborted_.load()) result = rueda::fakes::run(*job.world, job.operations);
+  if (!aborted_.load()) result = farandole::fakes::run(*job.world, job.operations);
   if (result == ncclUnhandledCudaError) fakeCudaBreak(device_, 700);
   job.world = nullptr;
   const std::scoped_lock lock(mutex_);
@@ -205,4 +205,4 @@ Traffic& traffic() {
   return total;
 }
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

@@ -14,7 +14,7 @@
 #include "nccl/operation.h"
 #include "nccl/world.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 class Communicator : public Slot<Communicator> {
  public:
@@ -89,4 +89,4 @@ struct Traffic {
 };
 [[nodiscard]] Traffic& traffic();
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

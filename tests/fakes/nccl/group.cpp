@@ -6,7 +6,7 @@
 
 #include "fake_nccl.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 Group& Group::get() {
   thread_local Group group;
@@ -63,4 +63,4 @@ int Group::end() {
   return result;
 }
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

@@ -6,7 +6,7 @@
 
 #include "nccl/communicator.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 class Group {
  public:
@@ -39,4 +39,4 @@ class Group {
   std::vector<Join> joins_;
 };
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

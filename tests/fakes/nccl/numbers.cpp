@@ -9,7 +9,7 @@
 
 #include "fake_nccl.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 /// A number as the processor has it.
@@ -180,4 +180,4 @@ void multiply(int type, std::byte* numbers, std::size_t count, const std::byte* 
   });
 }
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

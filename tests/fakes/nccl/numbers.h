@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 /// 0: no such type.
 [[nodiscard]] std::size_t size_of(int type) noexcept;
@@ -14,4 +14,4 @@ void divide(int type, std::byte* numbers, std::size_t count, int divisor);
 /// `factor`: one number of that type.
 void multiply(int type, std::byte* numbers, std::size_t count, const std::byte* factor);
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

@@ -9,7 +9,7 @@
 #include "fake_nccl.h"
 #include "nccl/numbers.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 /// A collective on its way: all ranks show a chunk each, and take from the chunks what they need.
@@ -241,4 +241,4 @@ int run(World& world, const std::vector<Operation>& operations) {
   return run_messages(world, operations);
 }
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

@@ -7,7 +7,7 @@
 
 #include "nccl/world.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 enum class Kind { AllReduce, Reduce, Broadcast, AllGather, ReduceScatter, Send, Receive };
 
@@ -50,4 +50,4 @@ struct Operation {
 /// if ranks disagree, ncclUnhandledCudaError if a buffer has been freed. Ends early when aborted.
 [[nodiscard]] int run(World& world, const std::vector<Operation>& operations);
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

@@ -14,7 +14,7 @@
 #include "fake_nccl.h"
 #include "faults.h"
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x4E43434C46414B45U;
@@ -165,4 +165,4 @@ World::Mailbox& World::mailbox(int from, int to) const noexcept {
   return shared_->mailboxes[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)];
 }
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

@@ -12,7 +12,7 @@
 #include <memory>
 #include <string>
 
-namespace rueda::fakes {
+namespace farandole::fakes {
 
 inline constexpr int kMostRanks = 64;
 inline constexpr std::size_t kChunk = std::size_t{64} << 10U;
@@ -81,4 +81,4 @@ class World {
   std::uint64_t meetings_ = 0;
 };
 
-}  // namespace rueda::fakes
+}  // namespace farandole::fakes

@@ -24,7 +24,11 @@ def result(
     timings: Mapping[str, Sequence[float]] | None = None,
     size_bytes: int = 4_000_000,
 ) -> Result:
-    given = timings or {"rueda": [1e-3, 2e-3, 4e-3], "limit": [5e-4, 1e-3, 1e-3], "gloo": [1e-2, 8e-3, 4e-2]}
+    given = timings or {
+        "farandole": [1e-3, 2e-3, 4e-3],
+        "limit": [5e-4, 1e-3, 1e-3],
+        "gloo": [1e-2, 8e-3, 4e-2],
+    }
     return Result(
         operation=operation,
         dtype="float32",
@@ -82,7 +86,7 @@ def test_libraries_are_compared_round_by_round() -> None:
 
 
 def test_without_bytes_there_is_no_share_of_the_limit() -> None:
-    assert result("barrier", timings={"rueda": [1e-6]}, size_bytes=0).share_of_limit() is None
+    assert result("barrier", timings={"farandole": [1e-6]}, size_bytes=0).share_of_limit() is None
 
 
 def test_times_of_several_in_flight_are_per_operation() -> None:
@@ -106,7 +110,7 @@ def test_table_says_names_units_and_figures() -> None:
 
 def test_columns_of_the_table_stand_below_their_names() -> None:
     table = Table(["gloo", "mpi"])
-    timings = {"rueda": [1.5e-6], "limit": [1e-6], "gloo": [1.236e-4], "mpi": [2e-6]}
+    timings = {"farandole": [1.5e-6], "limit": [1e-6], "gloo": [1.236e-4], "mpi": [2e-6]}
     names, row = table.head().splitlines()[0], table.row(result(timings=timings))
     assert len(names) == len(row)
     for name, cell in (("time", "1.50"), ("p99", "3.00"), ("path", "shm.large"), ("gloo", "123.6")):
@@ -114,7 +118,7 @@ def test_columns_of_the_table_stand_below_their_names() -> None:
 
 
 def test_barrier_has_no_bandwidth() -> None:
-    row = Table().row(result("barrier", timings={"rueda": [1e-6]}, size_bytes=0))
+    row = Table().row(result("barrier", timings={"farandole": [1e-6]}, size_bytes=0))
     assert row.split() == ["0", "0", "-", "-", "1.00", "2.00", "-", "-", "-", "-"]
 
 
@@ -131,11 +135,11 @@ def test_json_holds_every_round_of_every_library() -> None:
         "path": "shm.large",
         "share_of_limit": 0.5,
     }
-    assert set(libraries) == {"rueda", "limit", "gloo"}
+    assert set(libraries) == {"farandole", "limit", "gloo"}
     for library in libraries.values():
         assert set(library) == {"median_s", "p99_s", "algbw_gb_s", "busbw_gb_s", "ratio", "rounds"}
         assert set(library["ratio"]) == {"median", "low", "high"}
         assert len(library["rounds"]) == 3
         assert set(library["rounds"][0]) == {"median_s", "p99_s", "min_s", "calls", "others_cpus"}
     assert libraries["gloo"]["ratio"] == pytest.approx({"median": 10.0, "low": 4.0, "high": 10.0})
-    assert libraries["rueda"]["ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0}
+    assert libraries["farandole"]["ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0}

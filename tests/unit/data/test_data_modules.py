@@ -26,7 +26,7 @@ from horovod.data.parquet import ParquetReader  # noqa: E402
 from horovod.errors import DataStoreError, InvalidArgumentError  # noqa: E402
 from horovod.spark.data_loaders import pytorch_data_loaders as loaders  # noqa: E402
 
-WHOLE = os.environ.get("RUEDA_FULL_MATRIX") == "1"
+WHOLE = os.environ.get("FARANDOLE_FULL_MATRIX") == "1"
 BATCH = 4
 
 

@@ -11,7 +11,7 @@ from tests.unit.elastic.play import Play
 from horovod.bootstrap.membership import Placed
 from horovod.launch.elastic.phase import Phase
 
-_SEEDS = int(os.environ.get("RUEDA_ELASTIC_HISTORIES", "300"))
+_SEEDS = int(os.environ.get("FARANDOLE_ELASTIC_HISTORIES", "300"))
 _STEPS = 60
 
 

@@ -14,7 +14,7 @@ FACTS: dict[str, Any] = {field.name: None for field in dataclasses.fields(Device
 def test_no_device() -> None:
     said = obstacle(NOTHING, None)
     assert said.startswith("No device: no driver (libcuda.so.1) was found. ")
-    assert "RUEDA_TEST_DEVICE=fake" in said
+    assert "FARANDOLE_TEST_DEVICE=fake" in said
 
 
 def test_a_device_that_pytorch_cannot_use() -> None:

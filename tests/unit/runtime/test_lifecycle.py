@@ -393,7 +393,7 @@ def test_mpirun_starts_a_world_without_our_launcher(tmp_path: Path) -> None:
     # Open MPI does not always number local ranks in the order of ranks; users see what it says.
     assert {local for _, local, _ in lines} == {"0/3", "1/3", "2/3"}
     assert [peers for _, _, peers in lines] == ["[1, 2]", "[0, 2]", "[0, 1]"]
-    assert (tmp_path / ".config" / "rueda" / "key").exists()
+    assert (tmp_path / ".config" / "farandole" / "key").exists()
 
 
 LIKE_TORCHRUN = """

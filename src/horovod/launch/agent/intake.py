@@ -83,7 +83,7 @@ class Intake:
         if size_bytes > self._memory_bytes:
             raise Refusal(f"a call of {size_bytes} bytes: this host has {self._memory_bytes}")
         try:
-            self.call = os.memfd_create("rueda-call")
+            self.call = os.memfd_create("farandole-call")
         except AttributeError:
             raise Refusal("a call: it needs Python 3.8 on this host") from None
         except OSError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MARK = b"\nrueda agent 1\n"  # what comes before it was printed by the shell of the host
+MARK = b"\nfarandole agent 1\n"  # what comes before it was printed by the shell of the host
 BEAT_S = 1.0
 GRACE_S = 5.0  # between the first signal and SIGKILL
 GIVE_UP_S = 5.0  # after SIGKILL: a process stuck in the kernel cannot be ended by anybody

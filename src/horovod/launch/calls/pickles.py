@@ -22,7 +22,7 @@ from horovod.errors import LaunchError
 
 __all__ = ["ALIGNMENT", "LARGE_BYTES", "pack", "unpack"]
 
-_MAGIC = b"rueda\x00\x05\x01"
+_MAGIC = b"faran\x00\x05\x01"
 _HEAD = struct.Struct("<8sI")
 ALIGNMENT = 64
 LARGE_BYTES = 16 << 10
@@ -70,7 +70,9 @@ def unpack(data: memoryview) -> Any:
         LaunchError: these are not the bytes of such an object.
         Exception: that of an object that cannot be made again.
     """
-    wrong = LaunchError("What arrived is not what was sent: do all processes run the same version of Rueda?")
+    wrong = LaunchError(
+        "What arrived is not what was sent: do all processes run the same version of Farandole?"
+    )
     if data.nbytes < _HEAD.size:
         raise wrong
     magic, count = _HEAD.unpack_from(data)

@@ -22,7 +22,7 @@ from horovod.runtime.ending import harmless, text_of
 
 __all__ = ["NotPlain", "is_plain", "pack_plain", "plain_error", "unpack_plain", "unpack_error"]
 
-_MAGIC = b"rueda\x00\x05\x02"
+_MAGIC = b"faran\x00\x05\x02"
 _HEAD = struct.Struct("<8sQ")
 _KINDS = "biufcSUmM"
 _DTYPE = re.compile(r"[<>|=][biufcSUmM][0-9]{1,9}(\[[0-9]{0,9}[A-Za-zμ]{1,2}\])?")

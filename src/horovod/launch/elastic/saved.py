@@ -231,7 +231,7 @@ def load(path: Path) -> Saved:
         raise ConfigError(f"--resume {path}: it cannot be read: {error}") from error
     try:
         if (read.pop("format"), read.pop("version")) != (_FORMAT, __version__):
-            raise ConfigError(f"--resume {path}: it was written by another version of Rueda.")
+            raise ConfigError(f"--resume {path}: it was written by another version of Farandole.")
         read["workers"] = {int(number): (str(h), int(r)) for number, (h, r) in read["workers"].items()}
         read["agents"] = [str(host) for host in read["agents"]]
         read["store"] = [(str(host), int(port)) for host, port in read["store"]]

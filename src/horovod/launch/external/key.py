@@ -7,7 +7,7 @@ side, the first of these that fits:
 
     a file of the launching host, in a folder of its own (mode 0600, removed with the job)
     HOROVOD_SECRET_KEY, which the user has put into the environment of both by a way of his own
-    ~/.config/rueda/key, on hosts that share the home directory or have a copy
+    ~/.config/farandole/key, on hosts that share the home directory or have a copy
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def find_key(card: str, environ: Mapping[str, str], launcher: str) -> bytes:
     host = socket.gethostname()
     raise ConfigError(
         f"Host {host} does not have the key of this job{unusable}. {launcher} carries none, because it would "
-        "show it on the network. Either copy ~/.config/rueda/key of the launching host to this one (mode "
+        "show it on the network. Either copy ~/.config/farandole/key of the launching host to this one (mode "
         f"0600), or set {SECRET_VARIABLE} to the same 64 random hexadecimal digits on both, by a way that "
         f"you trust and not through {launcher}; or use --launcher ssh, which brings a key.",
         variable=SECRET_VARIABLE,

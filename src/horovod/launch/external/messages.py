@@ -149,7 +149,7 @@ def understood(kind: type[T], value: object, who: str) -> T:
     except ValueError as error:  # a name that is none is a ConfigError, and so one of these
         raise LaunchError(
             f"What {who} told through the store makes no sense ({kind.__name__.lower()}: {error}). Do all "
-            "hosts run the same version of Rueda?"
+            "hosts run the same version of Farandole?"
         ) from error
     return made
 

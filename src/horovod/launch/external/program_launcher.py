@@ -44,7 +44,7 @@ class ProgramLauncher(ABC):
     """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="rueda-launch-")
+        self._folder = tempfile.TemporaryDirectory(prefix="farandole-launch-")
 
     @abstractmethod
     def start_line(self, order: Order) -> StartLine:

@@ -440,7 +440,7 @@ class AgentFleet:
 
 def door_of(secret: str, host: str) -> str:
     """Where the agent of a host waits for another launcher."""
-    return "rueda-agent-" + hashlib.sha256(f"{secret} agent {host}".encode()).hexdigest()[:40]
+    return "farandole-agent-" + hashlib.sha256(f"{secret} agent {host}".encode()).hexdigest()[:40]
 
 
 def _know(host: _Host, worker: int) -> None:

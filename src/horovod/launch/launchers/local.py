@@ -138,7 +138,7 @@ class LocalWorkers:
 
 def _memory(pieces: Sequence[memoryview]) -> int:
     """A descriptor of memory with ``pieces`` in it."""
-    descriptor = os.memfd_create("rueda-call")
+    descriptor = os.memfd_create("farandole-call")
     try:
         for piece in pieces:
             left = memoryview(piece).cast("B")

@@ -194,7 +194,7 @@ _OLD_LOG_TIME = {
 _GENERAL = (
     Option(("-h", "--help"), "help", "show this and exit", in_file=False),
     Option(
-        ("-v", "--version"), "version", "show the versions of the interface and of Rueda, and exit",
+        ("-v", "--version"), "version", "show the versions of the interface and of Farandole, and exit",
         in_file=False,
     ),
     Option(

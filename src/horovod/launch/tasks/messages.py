@@ -97,7 +97,7 @@ class Arrival:
         except (ValueError, KeyError, TypeError) as error:
             raise LaunchError(
                 f"What a task told through the store makes no sense ({error}). Do all hosts run the same "
-                "version of Rueda?"
+                "version of Farandole?"
             ) from error
 
 

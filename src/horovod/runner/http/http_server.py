@@ -28,7 +28,7 @@ class RendezvousServer:
     (``HOROVOD_RANK``, ``HOROVOD_SIZE`` ...); see :mod:`horovod.runner.gloo_run`.
 
     The key is ``HOROVOD_SECRET_KEY`` of this process, which then has to be in the environment of every rank;
-    if it is not set, ranks and server make it from the user's key file (``~/.config/rueda/key``) and the
+    if it is not set, ranks and server make it from the user's key file (``~/.config/farandole/key``) and the
     port.
 
     Args:
