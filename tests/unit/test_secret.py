@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from horovod.bootstrap.secret import _FORMER_FOLDER as FORMER
 from horovod.bootstrap.secret import job_key, port_of
 from horovod.errors import ConfigError
 
@@ -54,6 +55,34 @@ def test_key_file_is_made_private_and_jobs_differ(home: dict[str, str]) -> None:
 def test_configuration_folder_of_the_user_is_respected(tmp_path: Path) -> None:
     job_key({"XDG_CONFIG_HOME": str(tmp_path)}, "job")
     assert (tmp_path / "farandole" / "key").exists()
+
+
+def test_key_of_the_former_name_is_taken_over_once_and_that_is_said(
+    home: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    own = job_key(home, "job")
+    former = key_file(home).parent.with_name(FORMER) / "key"
+    former.parent.mkdir()
+    key_file(home).rename(former)
+    with ThreadPoolExecutor(16) as pool:
+        assert set(pool.map(lambda _: job_key(home, "job"), range(64))) == {own}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"The key {former} is now {key_file(home)}. The former file is not read any more: delete it."
+    ]
+    assert stat.S_IMODE(key_file(home).stat().st_mode) == 0o600
+    former.unlink()
+    assert job_key(home, "job") == own
+
+
+def test_key_of_the_former_name_that_others_can_read_is_refused(home: dict[str, str]) -> None:
+    job_key(home, "job")
+    former = key_file(home).parent.with_name(FORMER) / "key"
+    former.parent.mkdir()
+    key_file(home).rename(former)
+    former.chmod(0o644)
+    with pytest.raises(ConfigError, match=f"chmod 600 {former}"):
+        job_key(home, "job")
+    assert not key_file(home).exists()
 
 
 def test_ranks_that_start_at_once_agree(home: dict[str, str]) -> None:

@@ -7,6 +7,7 @@ a file that only the user can read. It is never put on a command line, in a log 
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 import secrets
 import stat
@@ -35,6 +36,7 @@ SECRET_VARIABLE = "HOROVOD_SECRET_KEY"
 KEY_BYTES = 32
 _SHORTEST_BYTES = 16
 _PORTS = range(12000, 32000)  # below those that the system gives out by itself
+_FORMER_FOLDER = "rueda"  # of the settings, when the project had that name
 _REMEDY = f"Set {SECRET_VARIABLE} to 64 random hexadecimal digits, the same for every rank."
 
 
@@ -163,26 +165,35 @@ def _key_file(environ: Mapping[str, str]) -> Path:
 
 
 def _user_key(path: Path, *, make: bool) -> bytes:
-    """The user's key, made on first use if ``make``. Whoever comes second, of any number of ranks, reads the
-    first one's.
+    """The user's key: that of the project's former name if there is one, else made on first use if ``make``.
+    Whoever comes second, of any number of ranks, reads the first one's.
     """
     try:
-        if make and not path.exists():
-            _create(path)
+        if not path.exists():
+            former = path.parent.with_name(_FORMER_FOLDER) / path.name
+            if former.exists():
+                if _create(path, _read(former)):
+                    logging.getLogger("horovod").warning(
+                        "The key %s is now %s. The former file is not read any more: delete it.", former, path
+                    )
+            elif make:
+                _create(path, secrets.token_bytes(KEY_BYTES))
         return _read(path)
     except OSError as error:
         raise ConfigError(f"The key file {path} cannot be used: {error.strerror}. {_REMEDY}") from error
 
 
-def _create(path: Path) -> None:
+def _create(path: Path, key: bytes) -> bool:
+    """Make the file, unless it is there; whether it was made."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f"key.{os.getpid()}.{secrets.token_hex(8)}")
     try:
-        write_private(draft, secrets.token_bytes(KEY_BYTES))
+        write_private(draft, key)
         try:
             os.link(draft, path)  # atomic, complete, and never replaces a key that is already there
         except FileExistsError:
-            pass
+            return False
+        return True
     finally:
         draft.unlink(missing_ok=True)
 
