@@ -1,7 +1,7 @@
 """Two threads on every rank, and connections between hosts each of which is late, narrow, cut and stalled by
 itself: every value is right.
 
-This is about what ``tests/core/test_chaos.cpp`` cannot have: a framework, processes, protection of the
+This is about what ``tests/core/engine/test_chaos.cpp`` cannot have: a framework, processes, protection of the
 network. It is no search for mistakes in the order of operations: without what keeps offers and dispatches in
 one order, 1 of 12 such jobs fails, but every world of that test.
 
