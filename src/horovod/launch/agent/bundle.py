@@ -48,7 +48,7 @@ for _ in range(AGENT.count(".") + 2):
 
 
 def text() -> bytes:
-    """What runs an agent: ``exec`` it, isolated and without site packages."""
+    """Python source of an agent, to be run by ``exec`` in an isolated interpreter without site packages."""
     lines = [f"add({package!r}, '')" for package in _packages()]
     for name in MODULES:
         with open(_path(name) + ".py", encoding="utf-8") as file:
@@ -70,7 +70,7 @@ def run_from_files() -> None:
 
 
 def _packages() -> list[str]:
-    """Those around the modules, each after the one that it is in."""
+    """Packages that contain the modules, each after its parent."""
     parts = [name.split(".") for name in MODULES]
     return list(dict.fromkeys(".".join(each[:count]) for each in parts for count in range(1, len(each))))
 

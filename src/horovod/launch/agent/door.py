@@ -1,4 +1,4 @@
-"""Where an agent waits for another launcher when the first one is gone."""
+"""The socket at which an agent waits for another launcher when the first one is gone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Door:
         return self._socket.fileno()
 
     def let_in(self) -> socket.socket | None:
-        """Who stands before it; None: nobody, or a stranger, who was sent away."""
+        """Accept a connection of the same user; None: there is none, or a stranger's, which was closed."""
         try:
             visitor, _ = self._socket.accept()
         except OSError:

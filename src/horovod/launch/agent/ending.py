@@ -1,4 +1,4 @@
-"""How processes are ended."""
+"""The end of processes: a first signal, then SIGKILL to what is left."""
 
 from __future__ import annotations
 

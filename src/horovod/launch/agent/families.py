@@ -38,7 +38,7 @@ class Family:
         self.running = pid != 0
         self.ending = Ending()
         self.linger_until = 0.0
-        """How long what the rank has left behind may take to end by itself; 0: nothing was found yet."""
+        """Deadline for what the rank has left behind to end by itself; 0: nothing was found yet."""
         self.due = NEVER if pid else 0.0
         """When to look at it."""
         self.process: Process | None = None
@@ -46,12 +46,12 @@ class Family:
         self.child_stopped = False
         self.process_stands = False
         self.stopped = False
-        """What the launcher was told."""
+        """State that the launcher was told last."""
         self.stops_left = MOST_STOPS
 
     def stands_still(self) -> bool:
-        """Whether the rank does. A program above it, such as a shell, may be stopped while the rank runs: it
-        counts only until the rank is known, and when that has ended.
+        """True while the rank stands still. A program above it, such as a shell, may be stopped while the
+        rank runs: it counts only until the rank's process is known, and again once that process has ended.
         """
         if self.process_stands or not self.child_stopped:
             return self.process_stands
@@ -66,7 +66,7 @@ class Family:
 
 
 class Families:
-    """Those of this host."""
+    """Ranks of this host and the processes they started."""
 
     def __init__(self, launcher: Launcher, outputs: Outputs) -> None:
         self._launcher = launcher
@@ -237,7 +237,7 @@ class Families:
 
 
 def _mark_of(pid: int) -> bytes:
-    """What the environment with which a process was started says of its rank; empty: nothing."""
+    """Mark of its rank in the environment with which a process was started; empty: there is none."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             words = file.read().split(b"\0")

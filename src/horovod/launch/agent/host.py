@@ -1,4 +1,4 @@
-"""What the launcher wants to know about a host."""
+"""Facts that the launcher wants to know about a host."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ class Intake:
             self._input += data
 
     def begin_again(self) -> None:
-        """What comes from now on is another launcher's; a call that is there stays."""
+        """Begin again with another launcher's input; a call that is there stays."""
         self._input.clear()
         self._refused = False
 
     def rest(self) -> bytes:
-        """What is no complete request yet; it is not kept."""
+        """Remove and return the bytes that form no complete request yet."""
         left = bytes(self._input)
         self._input.clear()
         return left

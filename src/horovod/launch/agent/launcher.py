@@ -53,7 +53,7 @@ class Launcher:
         self.gone = self.gone or self.ended
 
     def requests(self) -> list[Request]:
-        """Its requests. After a refusal they are not read any more. Raises `Refusal`."""
+        """Requests of the launcher. After a refusal no more are read. Raises `Refusal`."""
         return self._intake.requests()
 
     @property
@@ -78,7 +78,9 @@ class Launcher:
         self._recount(say_untaken)
 
     def come_back(self) -> bool:
-        """Whether a launcher that stood still goes on; it then hears what has been said so far."""
+        """Repeat what has been said so far to a launcher that stood still and is heard again. Returns whether
+        there is one.
+        """
         if self._story is None or self.ended or not self._again:
             return False
         self._recount(lambda: None)  # what it has not taken is still on its way
@@ -93,11 +95,11 @@ class Launcher:
         self.say("caught_up")
 
     def rest(self) -> bytes:
-        """What it has said beyond its last request."""
+        """Remove and return the bytes that the launcher has sent after its last request."""
         return self._intake.rest()
 
     def put_back(self, rest: bytes) -> None:
-        """It was meant for this agent."""
+        """Take these bytes in again: they were meant for this agent."""
         self._intake.feed(rest)
 
     def say(self, event: str, **fields: object) -> None:

@@ -1,4 +1,4 @@
-"""What the ranks of a host print, where the launcher is on another one."""
+"""Output of a host's ranks, where the launcher is on another host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class Outputs:
-    """What the ranks of this host print, on its way to the launcher on another one."""
+    """Output of this host's ranks, on its way to the launcher on another host."""
 
     def __init__(self, launcher: Launcher, poller: select.poll) -> None:
         self._launcher = launcher

@@ -8,13 +8,13 @@ _LOCAL_SIZE = b"HOROVOD_LOCAL_SIZE"
 
 
 def asked_for(environment: dict[bytes, bytes]) -> bool:
-    """Whether each rank with this environment shall see one device only."""
+    """True if each rank with this environment shall see one device only."""
     text = environment.get(_ASKED, b"").strip()
     return text.isdigit() and int(text) > 0
 
 
 def visible_devices(environment: dict[bytes, bytes]) -> list[str]:
-    """What names each device that ranks with this environment may use."""
+    """Names of the devices that ranks with this environment may use."""
     from horovod.devices import mask  # only who asks for it pays for it
 
     text = environment.get(mask.MASK.encode())
@@ -24,9 +24,9 @@ def visible_devices(environment: dict[bytes, bytes]) -> list[str]:
 def ranks_too_many(
     environments: list[dict[bytes, bytes]], devices: list[str], *, one_by_one: bool = False
 ) -> int:
-    """How many ranks of this host have fewer devices than they are; 0: they have enough, or it is told with
-    another rank of this host. `environments`: of those ranks that this agent starts now. `one_by_one`: it may
-    start the others, too.
+    """Number of ranks on this host, if it has fewer devices than that; 0: it has enough, or another rank of
+    this host reports the number. `environments`: of the ranks that this agent starts now. `one_by_one`: it
+    may start the others, too.
 
     Where another launcher places ranks, each has an agent of its own. A mask with one device may be the
     rank's own then, so nothing can be said of the others.

@@ -1,5 +1,5 @@
-"""What the launcher may ask of an agent. Anything else is refused with a reason: if a request were carried
-out in part, nobody would end the ranks that it has started.
+"""Requests that the launcher may make of an agent. Anything else is refused with a reason: if a request were
+carried out in part, nobody would end the ranks that it has started.
 
 First comes the plan (see `Plan`), then `{"end": signum}`, `{"kill": true}`, `{"signal": signum}` (for ranks
 with a handler), `{"taken": bytes}` (of output) or `{"beat": true}`. Before a plan for another host whose
@@ -111,7 +111,7 @@ class Close:
 
 
 class Call:
-    """What every rank of this host reads follows: so many bytes."""
+    """Announcement of the bytes that every rank of this host reads: so many follow."""
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes

@@ -1,4 +1,4 @@
-"""Whether the process that is a rank stands still: a signal has stopped it, or its control group is frozen.
+"""Detection of a rank that stands still: a signal has stopped its process, or the control group is frozen.
 
 The kernel tells the agent when a child of its is stopped. But the rank may be further down (``sh -c "python
 train.py; ..."``), and nothing tells of a freeze. So a rank of an elastic job says at its first ``init()``
@@ -36,7 +36,9 @@ class Process:
         self._started = started
 
     def stands(self) -> bool:
-        """Whether it does nothing until somebody continues it. A debugger that holds it is no such reason."""
+        """True while the process does nothing until somebody continues it. A debugger that holds it is no
+        such reason.
+        """
         stat = self._stat()
         return stat is not None and (stat.state == "T" or is_frozen(self.pid))
 
@@ -50,7 +52,7 @@ class Process:
 
 
 def is_name_of_process(line: bytes) -> bool:
-    """Whether a word of a rank says which process it is."""
+    """True if a word of a rank says which process it is."""
     return line.startswith(_BEGIN)
 
 
@@ -74,7 +76,7 @@ def named_by(line: bytes, candidates: Callable[[], Iterable[int]]) -> Process | 
 
 
 def _is(candidate: int, pid: int, where: Any) -> bool:
-    """Whether this process of ours has that number in that namespace."""
+    """True if this process of ours has the number `pid` in the namespace `where`."""
     try:
         if os.stat(f"/proc/{candidate}/ns/pid").st_ino != where:
             return False

@@ -1,4 +1,4 @@
-"""What the launcher and an agent have agreed on."""
+"""Constants that the launcher and an agent have agreed on."""
 
 from __future__ import annotations
 

@@ -148,7 +148,9 @@ class Agent:
         self._start(self._plan, request.workers)
 
     def _start_rank(self, plan: Plan, worker: Worker, call: int, ends: list[int]) -> bool:
-        """Whether it runs, or others may. `ends` are those of its pipes; another one comes to them."""
+        """Start a rank. Returns False if no further one may be started. `ends`: descriptors of its pipes, to
+        which more are added.
+        """
         environment = {**self._common, **worker.environment}
         give_own(environment, self._devices or [])
         stdin = self._feed.begin() if worker.fed else worker.stdin

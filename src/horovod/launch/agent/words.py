@@ -1,4 +1,4 @@
-"""What the ranks of a host say about themselves."""
+"""Reports of a host's ranks about themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Words:
-    """What the ranks of this host say about themselves, line by line: see horovod.bootstrap.starter."""
+    """Reports of this host's ranks about themselves, line by line: see horovod.bootstrap.starter."""
 
     def __init__(self, launcher: Launcher, poller: select.poll) -> None:
         self._launcher = launcher
