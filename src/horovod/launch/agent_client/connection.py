@@ -34,7 +34,7 @@ _BEAT = request_line({"beat": True})
 
 
 class Owner(Protocol):
-    """What `Connection` needs of what has it; all of it on the thread of the owner."""
+    """The parts of its owner that a `Connection` uses, all of them on the thread of the owner."""
 
     silence_s: float
     attempts: int

@@ -67,7 +67,7 @@ class Connections:
         return self._news.fileno()
 
     def news(self) -> list[tuple[str, News]]:
-        """What happened since the last call, in order."""
+        """News since the last call, in order."""
         return self._news.take()
 
     def deliver_to(self, deliver: Callable[[int, str, bytes, Callable[[int], None]], None]) -> None:
@@ -146,7 +146,7 @@ class Connections:
         self._calls.put(lambda: self._hosts[name].feed(data))
 
     def silent_s(self) -> dict[str, float]:
-        """How long ago each host that still counts was heard."""
+        """Seconds since each host that still counts was last heard."""
         now = time.monotonic()
         return {name: now - host.heard_at for name, host in list(self._hosts.items()) if host.connected}
 
@@ -174,7 +174,7 @@ class Connections:
         self._deliver(rank, stream, data, taken)
 
     def drop(self, host: Connection, size_bytes: int) -> None:
-        """What was printed is of no use."""
+        """Drop printed bytes that are of no use, and make room for as many."""
         self._calls.put(lambda: host.make_room(size_bytes))
 
     def _make_calls(self) -> None:

@@ -1,4 +1,4 @@
-"""What carries bytes to an agent and back: a child with three pipes, or what looks like one."""
+"""Links, which carry bytes to an agent and back: a child with three pipes, or whatever looks like one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Child", "Link"]
 
 
 class Link(Protocol):
-    """Its three pipes are there from the beginning, and are closed by whoever talks to the agent."""
+    """Three pipes to an agent, there from the beginning. Whoever talks to the agent closes them."""
 
     stdin: IO[bytes] | None
     stdout: IO[bytes] | None

@@ -1,4 +1,4 @@
-"""What the launcher and an agent say to each other: lines of JSON, and bytes that ranks print.
+"""Messages between the launcher and an agent: lines of JSON, and bytes that ranks print.
 
 The agent's side is in ``agent.requests``, which can import nothing of ours.
 """
@@ -113,7 +113,7 @@ def path_text(path: str) -> str:
 
 
 def to_event(message: dict[str, Any]) -> Event:
-    """What an agent reports.
+    """Turn a message of an agent into an event.
 
     Raises:
         CannotFollow: it refuses what it was asked for.

@@ -1,4 +1,4 @@
-"""What is heard of host agents, besides what happens to their ranks."""
+"""News from host agents, besides those of their ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Greeting:
     """An agent runs there."""
 
     host: str
-    """What the host calls itself."""
+    """Name that the host gives itself."""
     machine: str
     """The same text if and only if two names mean one system."""
     cores: int

@@ -1,4 +1,4 @@
-"""What an agent says, taken apart: its events, and the bytes that its ranks print."""
+"""Messages of an agent, taken apart: its events, and the bytes that its ranks print."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ _MOST_EVENTS_OF_RANK = MOST_WORDS + 2 * MOST_STOPS + 8
 
 
 class Speech:
-    """What one agent says; a host that somebody else has taken over can do no more harm than be lost.
+    """Reads the messages of one agent; a host that somebody else has taken over can do no more harm than be
+    lost.
 
     Args:
         answered: an agent runs there; what came before was printed by the shell of the host.
@@ -80,13 +81,13 @@ class Speech:
         self._incoming.clear()
 
     def expect(self, ranks: Iterable[int], window_bytes: int) -> None:
-        """It may speak for these ranks as well, and send so many more bytes of output."""
+        """Let the agent speak for these ranks as well, and send so many more bytes of output."""
         self._ranks = self._ranks.union(ranks)
         self._window_bytes += window_bytes
         self._events_left = _MOST_EVENTS + _MOST_EVENTS_OF_RANK * len(self._ranks)
 
     def make_room(self, size_bytes: int) -> None:
-        """It may send so many more bytes of output."""
+        """Let the agent send so many more bytes of output."""
         self._window_bytes += size_bytes
 
     def feed(self, size_bytes: int) -> None:
@@ -98,7 +99,7 @@ class Speech:
         self._events_left += 1
 
     def attach(self) -> None:
-        """It was told to attach another agent, or may find by itself that it begins anew."""
+        """Expect the agent to begin anew: it was told to attach another one, or may find that by itself."""
         self._attaching = True
 
     def tail(self) -> bytes:

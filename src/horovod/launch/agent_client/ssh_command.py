@@ -43,7 +43,7 @@ _HINTS: Sequence[tuple[str, bool, str]] = (
 
 
 class SshOptions(NamedTuple):
-    """How other hosts are reached. None and empty: as the user's ssh configuration says."""
+    """Options for reaching other hosts by ssh. None and empty: as the user's ssh configuration says."""
 
     port: int | None = None
     identity_file: str | None = None
@@ -141,7 +141,7 @@ def _quoted(said: str) -> str:
 
 
 def may_pass(status: int, said: str) -> bool:
-    """Whether trying again may help: a host that is booting, a name that is not known yet."""
+    """True if trying again may help: a host that is booting, a name that is not known yet."""
     return status == _CONNECTION_FAILED and any(
         passing and re.search(pattern, said, re.IGNORECASE) for pattern, passing, _ in _HINTS
     )
