@@ -311,7 +311,7 @@ def unpack_call(data: memoryview) -> tuple[Callable[..., Any], tuple[Any, ...], 
 
 
 def _private_memory(descriptor: int) -> memoryview:
-    """What is in ``descriptor``: shared by all ranks of the host, but for the pages that this one writes."""
+    """Map ``descriptor``: all ranks of the host share it, but for the pages that this one writes."""
     with os.fdopen(descriptor, "rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
 
@@ -325,7 +325,8 @@ def _send(descriptor: int, pieces: Iterable[memoryview]) -> None:
 
 
 def result_of(data: bytearray | None, rank: int, *, trusted: bool) -> Any:
-    """What the function of a rank returned, from what it has sent home. ``trusted``: it may be a pickle.
+    """Result of a rank's function, from the bytes that the rank has sent home. ``trusted``: they may be a
+    pickle.
 
     Raises:
         LaunchError: it has sent none, or a pickle that is not trusted, or cannot be read here.
@@ -393,7 +394,7 @@ def explain_failure(failure: WorkerFailed, data: bytearray | None, *, trusted: b
 
 
 def call_environment(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """What processes of a call start from: the environment of this one, with ``changes``."""
+    """Environment that processes of a call start from: the one of this process, with ``changes``."""
     # What only the launching process can import (a notebook's folder) is found by the others on this host.
     environment = as_here()
     if "PYTHONPATH" in (changes or {}):

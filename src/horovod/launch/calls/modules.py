@@ -118,14 +118,15 @@ def _installed_folders() -> set[Path]:
 
 
 def _within(path: Path, folders: Set[Path]) -> bool:
-    """Whether ``path`` lies in one of them."""
+    """True if ``path`` lies in one of the folders."""
     own = Path(os.path.abspath(path))
     return any(own.is_relative_to(folder) for folder in folders)
 
 
 def _has_distributions(folder: str) -> bool:
-    """Whether distributions were installed there, as by ``pip install --target``. A project that is installed
-    in editable form has none: it is the user's own."""
+    """True if distributions were installed there, as by ``pip install --target``. A project that is installed
+    in editable form has none: it is the user's own.
+    """
     try:
         with os.scandir(folder or ".") as entries:
             return any(entry.name.endswith(".dist-info") for entry in entries)
@@ -190,6 +191,6 @@ def install_sources(sources: Mapping[str, Source]) -> None:
 
 
 def _came_from(finder: SourcesFinder, name: str) -> bool:
-    """Whether a module has been imported, and from the sources of ``finder``."""
+    """True if a module has been imported, and from the sources of ``finder``."""
     loader = getattr(getattr(sys.modules.get(name), "__spec__", None), "loader", None)
     return isinstance(loader, _SourceLoader) and loader.source == finder.sources[name]

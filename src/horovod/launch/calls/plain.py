@@ -35,11 +35,11 @@ _SMALL = 1 << 53
 
 
 class NotPlain(Exception):
-    """What cannot be said without a pickle; the argument is its type."""
+    """Raised for a value that needs a pickle; the argument is its type."""
 
 
 def is_plain(data: memoryview) -> bool:
-    """Whether ``pack_plain`` made this."""
+    """True if ``pack_plain`` made these bytes."""
     return bytes(data[: len(_MAGIC)]) == _MAGIC
 
 
@@ -61,7 +61,7 @@ def pack_plain(value: Any) -> list[memoryview]:
 
 
 def unpack_plain(data: memoryview) -> Any:
-    """What ``pack_plain`` was given. Arrays are views of ``data``.
+    """Recover the value that ``pack_plain`` was given. Arrays are views of ``data``.
 
     Raises:
         LaunchError: these are not such bytes.
@@ -137,14 +137,14 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
 
 
 class _Buffers:
-    """What is put after the text."""
+    """Buffers to be put after the text."""
 
     def __init__(self) -> None:
         self.pieces: list[memoryview] = []
         self._end = 0
 
     def put(self, data: memoryview) -> list[int]:
-        """Where it lies: its beginning and its size."""
+        """Add a buffer; returns its beginning and its size."""
         self.pieces.append(data.cast("B"))
         where = [self._end, data.nbytes]
         self._end += data.nbytes
@@ -152,7 +152,7 @@ class _Buffers:
 
 
 class _Heard:
-    """What comes after the text, from its beginning to its end."""
+    """Buffers that follow the text, taken in order and without gaps."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""Which part of a call cannot be pickled, for people."""
+"""Search for the part of a call that cannot be pickled, and its description for people."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _arguments(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What is in an object, each with a name."""
+    """Parts of an object, each with a name."""
     function = getattr(value, "__func__", value)
     if hasattr(value, "__self__") and not isinstance(value.__self__, type(cloudpickle)):
         yield "the object", value.__self__
