@@ -1,4 +1,4 @@
-"""What the driver of an elastic job wants to be done; `job` does it."""
+"""Actions that the driver of an elastic job asks for; `job` carries them out."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Log:
 
 @dataclass(frozen=True)
 class WorkerEnd:
-    """How a member of the last world ended. ``exit_code``: negative for a signal, None: its host was lost."""
+    """End of a member of the last world. ``exit_code``: negative for a signal, None: its host was lost."""
 
     worker: int
     rank: int

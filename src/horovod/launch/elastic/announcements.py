@@ -1,4 +1,4 @@
-"""What rank 0 of an elastic world is told of changed hosts, and when."""
+"""Announcements of changed hosts to rank 0 of an elastic world, and when they are made."""
 
 from __future__ import annotations
 

@@ -130,7 +130,9 @@ class Conversation:
         return tuple(self._news)
 
     def publish_again(self, news: Sequence[tuple[int, int]], count: int) -> None:
-        """What another driver has published, of ``count`` that it wanted to. The store is a new one."""
+        """Repeat in a new store the news that another driver has published, and make up for the rest of the
+        ``count`` that it wanted to publish.
+        """
         for at, kind in news:
             self.publish(kind, at)
         for _ in range(count - len(news)):

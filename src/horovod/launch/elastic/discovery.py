@@ -1,4 +1,4 @@
-"""Which hosts there are: a script, a fixed list, or a class of the user's.
+"""Discovery of hosts: a script, a fixed list, or a class of the user's.
 
 Parsing is a pure function. A script is given a time limit, so that one that hangs is an error with a name.
 """
@@ -309,8 +309,8 @@ def ask(discovery: HostDiscovery) -> Discovered:
 
 
 def _heard(process: subprocess.Popen[bytes], until: float) -> tuple[bool, bytes, bytes]:
-    """Whether it has ended in time, and what it has printed on both streams. It is over when the process has
-    ended: what it leaves behind may hold its pipes open.
+    """Wait for a script; returns whether it has ended in time, and what it has printed on both streams. It is
+    over when the process has ended: what it leaves behind may hold its pipes open.
     """
     assert process.stdout is not None
     assert process.stderr is not None
@@ -341,7 +341,7 @@ def _heard(process: subprocess.Popen[bytes], until: float) -> tuple[bool, bytes,
 
 
 def _end_session(process: subprocess.Popen[bytes]) -> None:
-    """What the script leaves behind in its session is ended with it."""
+    """End everything that the script leaves behind in its session."""
     _kill_session(process)
     process.wait()
     for pipe in (process.stdin, process.stdout, process.stderr):

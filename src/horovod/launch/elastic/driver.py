@@ -288,7 +288,7 @@ class Driver:
 
     @property
     def actions(self) -> list[Action]:
-        """What is to be done, in order. Who does it leaves an empty list."""
+        """Actions to be carried out, in order. Whoever does that leaves an empty list."""
         return self._workers.actions
 
     @actions.setter
@@ -302,7 +302,7 @@ class Driver:
 
     @property
     def hosts(self) -> Hosts:
-        """Which of them may be used."""
+        """Hosts that may be used."""
         return self._hosts
 
     def living(self) -> list[int]:
@@ -311,12 +311,12 @@ class Driver:
 
     @property
     def news(self) -> int:
-        """How many news of the hosts there have been."""
+        """Number of news of the hosts so far."""
         return self._announcements.news
 
     @property
     def resets(self) -> int:
-        """How often the world has changed."""
+        """Number of times the world has changed."""
         return self._judge.resets
 
     @property

@@ -1,4 +1,4 @@
-"""What a failure costs in an elastic job: the slot or the host is left out, and a silent member is ended."""
+"""The cost of a failure in an elastic job: the slot or the host is left out, and a silent member is ended."""
 
 from __future__ import annotations
 

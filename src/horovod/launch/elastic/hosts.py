@@ -53,7 +53,7 @@ def in_stable_order(available: Mapping[str, int], before: Sequence[str]) -> list
 
 
 class Hosts:
-    """Which hosts may be used, and how many slots of each.
+    """Hosts that may be used, and the slots of each.
 
     Args:
         cooldown_s: see the module.
@@ -100,7 +100,7 @@ class Hosts:
 
     @property
     def discovered(self) -> Mapping[str, int]:
-        """What discovery has found last, with those that are left out."""
+        """Hosts and slots that discovery has found last, including hosts that are left out."""
         return dict(self._discovered)
 
     def slots(self, name: str) -> list[int]:
@@ -136,7 +136,7 @@ class Hosts:
         return result
 
     def is_blacklisted(self, name: str) -> bool:
-        """Whether it is left out now."""
+        """True while the host is left out."""
         return name in self._out_until
 
     def blacklist(self, name: str, now: float) -> float:
@@ -150,11 +150,11 @@ class Hosts:
         return self._out_until[name]
 
     def has_failed(self, name: str, index: int) -> bool:
-        """Whether a host, or its slot, is left out for a failure."""
+        """True while a host, or its slot, is left out for a failure."""
         return name in self._out_until or (name, index) in self._slots_out_until
 
     def is_drained(self, name: str, index: int) -> bool:
-        """Whether a slot was announced to go."""
+        """True while a slot counts as drained: it was announced to go."""
         return (name, index) in self._drained_until
 
     def drain(self, name: str, indices: Sequence[int], now: float) -> None:

@@ -91,7 +91,7 @@ _MOST_WIDTH = 1000  # ranks of folders that sort by name
 
 @dataclass(frozen=True)
 class Elastic:
-    """What makes a job elastic.
+    """Settings that make a job elastic.
 
     Attributes:
         rules: sizes and limits.
@@ -110,7 +110,7 @@ class Elastic:
     at_first: Mapping[str, int] | None = None
 
     def describe(self) -> str:
-        """What would be run, in lines: what discovery says now, and the limits.
+        """Describe in lines what would be run: the hosts that discovery names now, and the limits.
 
         Raises:
             DiscoveryFailed: it says nothing.
@@ -289,7 +289,7 @@ class _Course:
             )
 
     def _save(self) -> None:
-        """What has been decided, before it is done."""
+        """Save the decisions before they are carried out."""
         if self._saver is not None:
             self._saver.save(
                 Saved(
@@ -338,7 +338,7 @@ class _Course:
             self._saver.remove()
 
     def fill(self, results: Results) -> None:
-        """What the ranks of the last world sent home."""
+        """Add the results that the ranks of the last world sent home."""
         sent = self._output.results()
         here = names_of_this_machine(sorted(set(self._hosts_of.values())))
         for rank, worker in enumerate(self._over.ranks if self._over is not None else ()):
@@ -551,7 +551,9 @@ def _store(prepared: Prepared, saved: Saved) -> StoreServer:
 
 
 def _store_hosts(job: Job, rules: Rules) -> list[str]:
-    """Where the store is served: hosts may come from anywhere, unless all that can come are this machine."""
+    """Addresses where the store is served: hosts may come from anywhere, unless all that can come are this
+    machine.
+    """
     if job.tasks is not None:
         return list(job.tasks.store_hosts)
     names = [host.name for host in job.hosts]

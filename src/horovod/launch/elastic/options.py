@@ -1,4 +1,4 @@
-"""What makes a job elastic, from options of ``horovodrun`` or arguments of ``horovod.run``."""
+"""Settings of an elastic job, from options of ``horovodrun`` or arguments of ``horovod.run``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def elastic_of(
     discovery: HostDiscovery | None = None,
     named: bool = False,
 ) -> Elastic:
-    """How `job` is elastic.
+    """Elastic settings for `job`.
 
     Args:
         wishes: what was asked for.

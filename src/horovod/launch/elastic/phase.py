@@ -8,7 +8,7 @@ __all__ = ["ENDS", "Phase"]
 
 
 class Phase(Enum):
-    """What is awaited."""
+    """A phase of an elastic job; its value says what is awaited."""
 
     SLOTS = "slots for the first world"
     FIRST = "the workers of the first world"

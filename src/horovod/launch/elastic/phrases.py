@@ -1,4 +1,4 @@
-"""How sentences about elastic jobs name things."""
+"""Wording of hosts and slots in sentences about elastic jobs."""
 
 from __future__ import annotations
 

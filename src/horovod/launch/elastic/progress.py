@@ -1,4 +1,4 @@
-"""What an elastic job says of what it waits for."""
+"""Progress of an elastic job: messages about what it waits for."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Progress:
         return f"ending {counted(len(alive), 'worker')}"
 
     def needed(self, phase: Phase) -> int:
-        """How many slots a world needs."""
+        """Number of slots that a world needs."""
         rules = self._workers.rules
         return rules.processes if phase is Phase.SLOTS else rules.least
 

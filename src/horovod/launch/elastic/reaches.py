@@ -64,7 +64,7 @@ class Reaches:
         reach.reached, reach.trying, reach.tries = True, False, 0
 
     def lost(self, host: str, why: str, now: float) -> None:
-        """It cannot be reached, or its connection has ended. Each reason is told once."""
+        """Note that a host cannot be reached, or that its connection has ended. Each reason is told once."""
         reach = self._reaches.setdefault(host, _Reach())
         was_reached = reach.reached
         reach.reached, reach.trying = False, False
@@ -81,7 +81,7 @@ class Reaches:
         return reach is not None and reach.reached
 
     def any_tried(self) -> bool:
-        """Whether a host that may be used is being reached."""
+        """True while a host that may be used is being reached."""
         return any(self._reaches[host].trying for host in self._hosts.names)
 
     def free_slots(self) -> list[tuple[str, int]]:

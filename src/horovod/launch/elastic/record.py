@@ -1,4 +1,4 @@
-"""What happens in an elastic job, for people and for programs.
+"""Events of an elastic job, for people and for programs.
 
 Each event is a line of JSON in a file: ``{"at": UNIX seconds, "event": name, "text": sentence, ...}``. It is
 written as it happens, so that it is there after any end. Beside the timelines of the ranks there is one of

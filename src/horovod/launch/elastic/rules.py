@@ -1,4 +1,4 @@
-"""How large an elastic world may be, and how long it is waited for."""
+"""Rules of an elastic job: the size of its world, and how long it is waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver leaves in a file, so that another one can go on in its place.
+"""State that a driver leaves in a file, so that another one can go on in its place.
 
 Each change is written before it takes effect: what it says has been decided, and may not have been done.
 The file names the key of the job and the environment of its user, so only he may read it; it counts only if
@@ -204,7 +204,7 @@ def packed(driver: Driver) -> str:
 
 
 def load(path: Path) -> Saved:
-    """What is in a file.
+    """Read the state in a file.
 
     Raises:
         ConfigError: it cannot be read, is another user's, or not of this version.

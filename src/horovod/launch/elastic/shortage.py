@@ -1,4 +1,4 @@
-"""How long an elastic job waits for slots, and what it says meanwhile."""
+"""Shortage of slots: how long an elastic job waits for them, and its messages meanwhile."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Shortage:
         )
 
     def phrase(self, needed: int) -> str:
-        """What is needed, and what is there."""
+        """Name the slots that are needed, and those that are there."""
         usable = {
             host: len(self._hosts.slots(host)) for host in self._hosts.names if self._reaches.is_reached(host)
         }
@@ -77,7 +77,7 @@ class Shortage:
         )
 
     def why(self, now: float) -> str:
-        """What is known of hosts that are not there, in sentences."""
+        """Known reasons why hosts are not there, in sentences."""
         reasons = [] if self.hosts_known else ["The hosts are not known yet."]
         reasons += self._reaches.missing()
         reasons += [f"Host {host} is listed off and on: {ONCE}." for host in self._passing]
@@ -89,7 +89,7 @@ class Shortage:
         return " ".join(reasons)
 
     def _is_in_vain(self, needed: int) -> bool:
-        """Whether no further slot can come: the hosts are fixed, and those that are left out stay so."""
+        """True if no further slot can come: the hosts are fixed, and those that are left out stay so."""
         return (
             self._rules.fixed_hosts
             and self._hosts.total() < needed

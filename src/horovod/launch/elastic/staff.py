@@ -1,4 +1,4 @@
-"""Who is in the next world of an elastic job, at which place, and who is started for it."""
+"""Members of the next world of an elastic job, their places, and the workers that are started for it."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Staff:
         self._rules = workers.rules
 
     def candidates(self) -> list[Worker]:
-        """Who can be in the next world now, in the order of its ranks: members of the old one before
+        """Workers that can be in the next world now, in the order of its ranks: members of the old one before
         newcomers, so that rank 0 has the state. Hosts keep their order; those with members come first.
         """
         return self.in_order(self.ready())
 
     def ready(self) -> list[Worker]:
-        """Who waits for a place, in a slot of the job, and could take one: who is stopped would be waited for
-        by all others.
+        """Workers in slots of the job that wait for a place and could take one. Stopped workers are left out;
+        everybody else would wait for them.
         """
         waiting = [each for each in self._workers.living() if each.state is State.WAITING]
         return [worker for worker in waiting if self._workers.usable(worker) and not worker.stopped]
@@ -177,5 +177,5 @@ class Staff:
 
 
 def seats_of(workers: Sequence[Worker]) -> list[Seat]:
-    """Their slots."""
+    """Slots of the given workers, in their order."""
     return [Seat(worker.host, worker.index) for worker in workers]

@@ -53,7 +53,7 @@ class Assignment:
 
 
 class WorkerResult(NamedTuple):
-    """How a worker has ended. ``at``: in UNIX seconds."""
+    """The end of a worker. ``at``: in UNIX seconds."""
 
     exit_code: int
     at: float
@@ -182,7 +182,7 @@ class ThreadJob:
                 self._await_answer(worker)
 
     def place(self, host: str, index: int) -> Assignment | None:
-        """That of a slot in the present world; waits for the next one if its worker has reported."""
+        """Assignment of a slot in the present world; waits for the next one if its worker has reported."""
         with self._changed:
             worker = self._worker_in(host, index)
             if worker is not None:
@@ -195,12 +195,12 @@ class ThreadJob:
             return self._world()
 
     def is_blacklisted(self, host: str) -> bool:
-        """Whether a host is left out now."""
+        """True while a host is left out."""
         with self._changed:
             return self._hosts.is_blacklisted(host)
 
     def has_worker(self, host: str, index: int) -> bool:
-        """Whether one runs in a slot."""
+        """True while a worker runs in a slot."""
         with self._changed:
             return self._worker_in(host, index) is not None
 
@@ -234,7 +234,7 @@ class ThreadJob:
                 self._act()
 
     def finished(self) -> bool:
-        """Whether the job is over: workers have ended, or are told to."""
+        """True once the job is over: workers have ended, or are told to."""
         return self._shutdown.is_set()
 
     def results(self) -> tuple[dict[tuple[str, int], WorkerResult], str]:

@@ -1,4 +1,4 @@
-"""Whether an elastic job goes on after a world: judged when all its members have reported or ended."""
+"""The verdict whether an elastic job goes on after a world: given when all members have reported or ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FRUITLESS_S = 60.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """What follows a world.
+    """The decision that follows a world.
 
     Attributes:
         goes_on: there shall be a next one.

@@ -31,7 +31,7 @@ _ARRIVED = Report(ready=False)
 
 
 class State(Enum):
-    """How far a worker has come."""
+    """Stages in the life of a worker."""
 
     STARTING = "starting"  # has not been heard of
     PREPARING = "preparing"  # a newcomer that has arrived
@@ -54,7 +54,7 @@ class Worker:
     report: int = -1
     """The number of its last report; ``said`` what it was."""
     came: bool = False
-    """It has reported, to this driver or one before."""
+    """True once it has reported, to this driver or one before."""
     said: Report = _ARRIVED
     since: float = 0.0
     rank: int = 0
@@ -62,14 +62,14 @@ class Worker:
     lost_last: int | None = None
     """The rank of its world that it had lost when it ended, as it said."""
     ended_as: int = 0
-    """How many had ended before it."""
+    """Number of workers that had ended before it."""
     promised: Placed | None = None
-    """It was started as a member of this world, and has not arrived yet."""
+    """Place in the world that it was started for, until it has arrived."""
     told_to_end: bool = False
     end_at: float = math.inf
     """When it is ended, if it has not by then."""
     killed: bool = False
-    """It is being ended as it does nothing."""
+    """True while it is being ended because it does nothing."""
     failed_at: float | None = None
     """When its script failed, as it said, or it was killed: its process may take longer to end.
     ``failed_why``: how the script did.
@@ -90,7 +90,7 @@ class Worker:
 
     @property
     def never_came(self) -> bool:
-        """It has ended well, and has never called ``init()``."""
+        """True if it has ended well without ever calling ``init()``."""
         return self.state is State.ENDED and self.exit_code == 0 and not self.came
 
     @property
@@ -155,25 +155,25 @@ class Workers:
         return self._by_number.get(number)
 
     def known(self) -> list[Worker]:
-        """Those that live, and those of the world that have ended."""
+        """Workers that live, and those of the world that have ended."""
         return list(self._by_number.values())
 
     def living(self) -> list[Worker]:
         return [worker for worker in self._by_number.values() if worker.alive]
 
     def members(self) -> list[Worker]:
-        """Those of the world, by rank."""
+        """Members of the world, by rank."""
         return [self._by_number[number] for number in self.world]
 
     def has_state(self, worker: Worker) -> bool:
-        """Whether it can give others the state: a member, unless it has left a world in which it did not get
-        it. Before anybody has said to have it, all begin with the same.
+        """True if a worker can give others the state: a member, unless it has left a world in which it did
+        not get the state. Before anybody has said to have it, all begin with the same.
         """
         said = worker.said.synced or worker.state is State.PLACED or not self.begun
         return worker.number in self.world and said
 
     def usable(self, worker: Worker) -> bool:
-        """Whether its slot is part of the job."""
+        """True if a worker's slot is part of the job, and it was not told to end."""
         return not worker.told_to_end and worker.index in self.hosts.slots(worker.host)
 
     # -- what becomes of them -------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class Workers:
         self.actions.append(End((worker.number,), kill=True))
 
     def forget_ended(self) -> None:
-        """Those that have ended and are not in the world are of no use any more."""
+        """Forget workers that have ended and are not in the world."""
         for worker in self.known():
             if not worker.alive and worker.number not in self.world:
                 del self._by_number[worker.number]
