@@ -1,5 +1,5 @@
-"""What the wrapper of a rank (`rank_wrapper`) and the launching process (`workers`) tell each other in the
-store. Every rank of the job may write there, so what is read is checked first. Rank R:
+"""Messages that the wrapper of a rank (`rank_wrapper`) and the launching process (`workers`) leave for each
+other in the store. Every rank of the job may write there, so what is read is checked first. Rank R:
 
     job/place/R    what to run and where, from the launching process, once all have arrived
     arrived/R      that R is there, and on which host
@@ -73,7 +73,7 @@ _MOST_SIGNAL = 64
 
 @dataclass(frozen=True)
 class Arrival:
-    """That a rank is there. ``size``: of the world, as it was told."""
+    """Arrival of a rank. ``size``: of the world, as the rank was told."""
 
     host: str
     size: int
@@ -85,7 +85,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Place:
-    """What one rank runs and where."""
+    """Instructions for one rank: its slot, and how to run its command there."""
 
     slot: Slot
     silence_s: float
@@ -110,8 +110,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Report:
-    """How a rank has ended. ``refused``: its command could not be run, and ``text`` says why; ``told``: it
-    had learned before that the job is over; ``ended_by_launcher``: a signal to what runs the rank ended it;
+    """The end of a rank. ``refused``: its command could not be run, and ``text`` says why; ``told``: it had
+    learned before that the job is over; ``ended_by_launcher``: a signal to what runs the rank ended it;
     ``result_parts``: of what its function returned.
     """
 
@@ -139,7 +139,7 @@ def said(value: Arrival | Place | Report) -> dict[str, Any]:
 
 
 def understood(kind: type[T], value: object, who: str) -> T:
-    """What ``who`` has said in the store.
+    """Decode what ``who`` has said in the store.
 
     Raises:
         LaunchError: it is no such thing.

@@ -1,4 +1,4 @@
-"""What a program that starts ranks is asked for, and the command line that follows from it.
+"""Orders to a program that starts ranks, and the command line that follows from them.
 
 Settings travel in the environment; command lines, which everybody can read, hold names of variables only.
 Keys do not travel: see `key`.
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 @dataclass(frozen=True)
 class Order:
-    """What to start: `command` once per rank, on `hosts` as far as they are known.
+    """Order to start `command` once per rank, on `hosts` as far as they are known.
 
     Attributes:
         program: the absolute path of the launcher's.
@@ -58,11 +58,11 @@ class StartLine:
     words: tuple[str, ...]
     environment: Mapping[str, str]
     notes: tuple[str, ...] = field(default=())
-    """What the user should be told about it."""
+    """Remarks for the user."""
 
 
 def exported_names(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Those variables that ranks on other hosts shall have, in order: what a launcher sets for its own
+    """Names of the variables that ranks on other hosts shall have, in order: what a launcher sets for its own
     processes is left to it.
     """
     return tuple(

@@ -1,7 +1,7 @@
-"""What launchers have in common whose ranks a program on PATH starts, such as ``mpirun``.
+"""Common parts of launchers whose ranks a program on PATH starts, such as ``mpirun``.
 
-What the program starts is one wrapper per rank (`rank_wrapper`), which runs the command and tells this
-process how it ended (`workers`). A launcher of this kind is a subclass that says how the program is called.
+The program starts one wrapper per rank (`rank_wrapper`), which runs the command and tells this process how
+it ended (`workers`). A launcher of this kind is a subclass that says how the program is called.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def dry_line(job: Job, inherited: Mapping[str, str]) -> StartLine:
 
 
 def make_order(job: Job, environment: Mapping[str, str], folder: Path, card: str = NO_CARD) -> Order:
-    """What the program has to do for `job`; arguments as of `ProgramLauncher.line_for`.
+    """Make the order to the program for `job`; arguments as of `ProgramLauncher.line_for`.
 
     Raises:
         ConfigError: there is no such program.

@@ -59,7 +59,7 @@ _DESCRIPTORS = ("PMI_FD", "PMIX_FD")
 
 
 def rank_and_size(launcher: str, environ: Mapping[str, str]) -> tuple[int, int]:
-    """Which rank of how many this process is, by the variables of `launcher`.
+    """Rank of this process and size of its world, by the variables of `launcher`.
 
     Raises:
         ConfigError: they are not there, or make no sense.

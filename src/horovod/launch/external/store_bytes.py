@@ -37,7 +37,7 @@ def leave(client: StoreClient, prefix: str, pieces: Iterable[bytes | bytearray |
 
 
 def fetch(client: StoreClient, prefix: str, count: int, who: str) -> bytearray:
-    """What ``who`` has left below ``prefix`` in ``count`` parts.
+    """Fetch the bytes that ``who`` has left below ``prefix`` in ``count`` parts.
 
     Raises:
         LaunchError: this is nothing that ``leave`` has left.
