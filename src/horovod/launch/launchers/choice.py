@@ -14,12 +14,12 @@ __all__ = ["Available", "choose_launcher", "look_around"]
 
 
 class Available(NamedTuple):
-    """What there is to choose from."""
+    """Means of starting ranks that are available here."""
 
     own: bool
     """The native core, which ranks need to find each other without MPI."""
     programs: frozenset[str]
-    """Those of the table that are on PATH, as far as they may be chosen."""
+    """Programs of the table that are on PATH, as far as they may be chosen."""
     lsf: bool
     """This is a job of LSF."""
 

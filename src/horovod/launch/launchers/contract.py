@@ -93,7 +93,7 @@ class HostsUnreachable(LaunchError):
 
 
 class HostFacts(NamedTuple):
-    """What a launcher has found out about a host."""
+    """Facts that a launcher has found out about a host."""
 
     machine: str
     """The same text if and only if two names mean one system."""
@@ -104,10 +104,10 @@ class HostFacts(NamedTuple):
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a launcher knows and wants before the ranks are started."""
+    """Facts and wishes of a launcher before the ranks are started."""
 
     store_hosts: Sequence[str]
-    """Where the ranks' store is served: addresses of this machine, or the name of a Unix socket."""
+    """Addresses of this machine, or the name of a Unix socket, at which the ranks' store is served."""
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     """All hosts by name; empty: the launcher places the ranks by itself, and says later where (`Placed`)."""
     key: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES))
@@ -119,7 +119,7 @@ class Prepared:
 
 
 class WorkerPlan(NamedTuple):
-    """What every rank runs, and what differs between them."""
+    """Plan for the ranks: what every one of them runs, and what differs between them."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -145,7 +145,7 @@ class WorkerPlan(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where the ranks are, from a launcher that decides it by itself; comes before all else of them."""
+    """Slots of the ranks, from a launcher that places them by itself; comes before all else of them."""
 
     slots: tuple[Slot, ...]
 
@@ -301,7 +301,7 @@ class Workers(Protocol):
         """Becomes readable when `events` has something."""
 
     def events(self) -> Sequence[Event]:
-        """What happened since the last call, in order.
+        """Events since the last call, in order.
 
         Raises:
             LaunchError: the ranks can no longer be watched; all that could be ended has been.
@@ -322,7 +322,7 @@ class Workers(Protocol):
 
 
 class Request(NamedTuple):
-    """What a launcher is asked for before its ranks are started."""
+    """Request to a launcher, before its ranks are started: the job, and what is known of it."""
 
     job: Job
     slots: tuple[Slot, ...]

@@ -86,7 +86,7 @@ class _State(enum.Enum):
     AWAITED = enum.auto()
     REACHED = enum.auto()
     DROPPED = enum.auto()
-    """Its agent ends what runs there."""
+    """Being left: the agent there ends all that it runs."""
 
 
 @dataclass
@@ -98,21 +98,23 @@ class _Host:
     called: bool = False
     """The call is there."""
     workers: set[int] = field(default_factory=set)
-    """Those that are not `Gone`."""
+    """Workers that are not `Gone`."""
     unfinished: set[int] = field(default_factory=set)
-    """Those of them that have not ended, as far as it is known."""
+    """Workers among these that have not ended, as far as it is known."""
     again: bool = False
-    """It shall be reached again when it is dropped."""
+    """Reach the host again when it is dropped."""
     unknown: set[int] | None = None
     """Workers of another launcher that nothing has been heard of yet; None: the agent is our own."""
     nobody: bool = False
     """There is no such agent."""
     then: dict[str, object] | None = None
-    """What the agent of another launcher is asked for as soon as it is ours: to end."""
+    """Request to end, for the agent of another launcher as soon as that is ours."""
 
 
 class Surroundings(NamedTuple):
-    """What workers on a host start with. ``defaults``: environment where the host has none."""
+    """Command, environment and directory that workers on a host start with. ``defaults``: environment where
+    the host has none.
+    """
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -253,7 +255,7 @@ class AgentFleet:
         threading.Thread(target=seek, name=f"seek {name}", daemon=True).start()
 
     def _expect(self, worker: FleetWorker) -> None:
-        """What it prints."""
+        """Expect the output of a worker."""
         try:
             for stream in self._plan.streams:
                 self._output.expect(worker.number, stream, worker.label)
@@ -363,7 +365,7 @@ class AgentFleet:
     # What another way to an agent does differently.
 
     def agent_text(self) -> bytes:
-        """What is sent to an agent before all else."""
+        """Source of an agent, sent to it before all else."""
         return bundle.text()
 
     def dial(self, name: str, here: bool) -> None:
@@ -416,7 +418,7 @@ class AgentFleet:
             self._drop(name, host.then)
 
     def _door(self, host: str) -> dict[str, object]:
-        """What the plan of a host says of it."""
+        """Fields in the plan of a host about the wait for another launcher."""
         if not self._plan.patience_s:
             return {}
         return {"door": door_of(self._plan.secret, host), "patience_s": self._plan.patience_s}
@@ -439,12 +441,12 @@ class AgentFleet:
 
 
 def door_of(secret: str, host: str) -> str:
-    """Where the agent of a host waits for another launcher."""
+    """Name of the socket at which the agent of a host waits for another launcher."""
     return "farandole-agent-" + hashlib.sha256(f"{secret} agent {host}".encode()).hexdigest()[:40]
 
 
 def _know(host: _Host, worker: int) -> None:
-    """It was begun there."""
+    """Note that a worker was begun on a host."""
     if host.unknown is not None:
         host.unknown.discard(worker)
 

@@ -18,14 +18,14 @@ __all__ = ["Fleet", "FleetPlan", "FleetWorker", "MakeFleet"]
 
 
 class FleetPlan(NamedTuple):
-    """What all workers have in common."""
+    """Plan that all workers have in common."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
     call: Sequence[memoryview] = ()
     """As `WorkerPlan.call`; results are in ``Output.results()`` by the number of the worker."""
     patience_s: float = 0.0
-    """How long hosts and workers wait for another launcher when this one is gone; 0: they end with it."""
+    """Seconds that hosts and workers wait for another launcher when this one is gone; 0: they end with it."""
     secret: str = ""
     """Of the job, if they wait: who knows it and is the same user finds them."""
     call_is_input: bool = False
@@ -41,13 +41,13 @@ class FleetWorker(NamedTuple):
     """One process to start."""
 
     number: int
-    """Its name in events, `rank` there, and in the methods of `Output`. Never used again in a job."""
+    """Number of the worker in events (`rank` there) and methods of `Output`. Never used again in a job."""
     host: str
     own_environment: Mapping[str, str]
     """Set on top of that of the plan."""
     label: int
-    """What its output is shown under, ``[label]<stdout>:``, and its files, ``rank.<label>``: they go on where
-    an earlier worker with that label has left them.
+    """Label of its output, ``[label]<stdout>:``, and of its files, ``rank.<label>``: they go on where an
+    earlier worker with that label has left them.
     """
 
 
@@ -117,7 +117,7 @@ class Fleet(Protocol):
         """Becomes readable when `events` has something."""
 
     def events(self) -> Sequence[Event]:
-        """What happened since the last call, in order. Raises nothing: what a host does wrong is its loss."""
+        """Events since the last call, in order. Raises nothing: a host that does something wrong is lost."""
 
     def finish(self, signum: int) -> None:
         """End all workers, as `end` does, and the connections. `Finished` is the last event. Nothing can be
@@ -132,7 +132,7 @@ class Fleet(Protocol):
 
 
 class MakeFleet(Protocol):
-    """How a launcher makes one. Nothing runs anywhere yet."""
+    """Makes the fleet of a launcher. Nothing runs anywhere yet."""
 
     def __call__(self, request: Request, plan: FleetPlan, output: Output, store: StoreServer) -> Fleet:
         """

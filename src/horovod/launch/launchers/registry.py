@@ -1,4 +1,4 @@
-"""Which launchers there are: a row for each, with what is known of it before it is imported."""
+"""The table of launchers: a row for each, with what is known of it before it is imported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CHOICES", "LAUNCHERS", "Row", "load_launcher", "make_fleet"]
 
 
 class Row(NamedTuple):
-    """What is known of a launcher before it is imported."""
+    """Facts about a launcher that are known before it is imported."""
 
     name: str
     where: str
@@ -28,20 +28,20 @@ class Row(NamedTuple):
     on_one_host: str = ""
     """The launcher that takes its place where all hosts are this machine."""
     program: str = ""
-    """What starts the ranks, found on PATH; empty: we do."""
+    """Program that starts the ranks, found on PATH; empty: we do."""
     missing: str = ""
-    """What to say and try where there is no such program."""
+    """Message where there is no such program, with what to try."""
     rank_variables: tuple[str, ...] = ()
-    """How a rank learns who it is: by the first of these that the program sets, each the variable of a
-    family in `horovod.bootstrap.launchers`; those of an enclosing launcher must not be taken for it. Empty:
-    by the variables that we set.
+    """Variables by which a rank learns who it is: the first of these that the program sets, each the variable
+    of a family in `horovod.bootstrap.launchers`; those of an enclosing launcher must not be taken for it.
+    Empty: the variables that we set.
     """
     lsf: bool = False
     """Is for jobs of LSF only, and there used without being asked for."""
     stays_here: bool = False
     """Hosts that nobody has named are this machine."""
     hidden: bool = False
-    """It needs what a command line cannot give (`Job.tasks`)."""
+    """Needs what a command line cannot give (`Job.tasks`)."""
     fleet: str = ""
     """``module:attribute`` of what is `MakeFleet`, for elastic jobs; empty: it cannot add ranks to a job."""
 
@@ -104,7 +104,7 @@ CHOICES = tuple(
     for name, one in LAUNCHERS.items()
     if not one.hidden and all(row.on_one_host != name for row in LAUNCHERS.values())
 )
-"""Those that a user can ask for."""
+"""Launchers that a user can ask for."""
 
 
 def load_launcher(row: Row) -> Launcher:
@@ -114,7 +114,7 @@ def load_launcher(row: Row) -> Launcher:
 
 
 def make_fleet(row: Row, request: Request, plan: FleetPlan, output: Output, store: StoreServer) -> Fleet:
-    """That of this launcher, for an elastic job.
+    """Make the fleet of this launcher, for an elastic job.
 
     Raises:
         ConfigError: it has none.

@@ -382,7 +382,7 @@ def _command(source: TaskSource, command: Sequence[str], arrival: Arrival) -> tu
 
 
 def _devices(source: TaskSource, arrival: Arrival, of_host: Sequence[str]) -> dict[str, str]:
-    """What a rank is told of its GPUs."""
+    """Variables that tell a rank its GPUs."""
     if not arrival.gpus:
         return {}
     own = {DEVICES_VARIABLE: ",".join(arrival.gpus)}
