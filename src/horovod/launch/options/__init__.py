@@ -1,1 +1,1 @@
-"""What the user asks for: the command line, the config file, completion of the shell."""
+"""Options of the user: the command line, the config file, completion of the shell."""

@@ -189,7 +189,7 @@ def _behind_the_command(arguments: argparse.Namespace) -> str | None:
 
 
 def hosts_are_named(arguments: argparse.Namespace) -> bool:
-    """Whether the user has said which hosts to use."""
+    """True if the user has said which hosts to use."""
     return (
         arguments.hosts is not None
         or arguments.hostfile is not None
@@ -198,13 +198,13 @@ def hosts_are_named(arguments: argparse.Namespace) -> bool:
 
 
 def is_elastic(arguments: argparse.Namespace) -> bool:
-    """Whether hosts may come and go."""
+    """True if hosts may come and go."""
     return arguments.host_discovery_script is not None or arguments.min_num_proc is not None
 
 
 def to_job(arguments: argparse.Namespace, allocated: Allocated | None = None) -> Job:
-    """What the parsed command line asks for; `allocated` counts if it names no hosts. How many processes fit
-    this machine, where nobody has said it, becomes one of ``arguments.notices``.
+    """Make the job that the parsed command line asks for; `allocated` counts if it names no hosts. If nobody
+    has said how many processes, the number that fits this machine becomes one of ``arguments.notices``.
 
     Raises:
         ConfigError: hosts cannot be read, or there is no number of processes.
@@ -337,7 +337,7 @@ def _did_you_mean(word: str) -> str:
 
 
 def _processes_here(arguments: argparse.Namespace) -> int:
-    """How many fit this machine, if the ranks will be on it."""
+    """Number of processes that fit this machine, if the ranks will be on it."""
     if arguments.launcher is not None and not LAUNCHERS[arguments.launcher].stays_here:
         raise ConfigError(
             f"-np is missing: how many processes? {arguments.launcher} may start them on other machines, of "

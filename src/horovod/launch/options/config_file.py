@@ -35,7 +35,7 @@ _CONTROLLERS = {"gloo": "ssh", "mpi": "mpirun"}
 
 @dataclass(frozen=True)
 class _Setting:
-    """What one key of the file says: the option it means, and its value (None: as if not there)."""
+    """One key of the file: the option it means, and its value (None: as if not there)."""
 
     where: str
     option: Option

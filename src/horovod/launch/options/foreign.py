@@ -89,6 +89,6 @@ def ours(name: str) -> str:
 
 
 def answer(name: str) -> str:
-    """What follows "unknown option": whose it is and what to write; empty if no launcher is known for it."""
+    """Text after "unknown option": whose it is and what to write; empty if no launcher is known for it."""
     program, words = ANSWERS.get(name) or ANSWERS.get(name.replace("_", "-")) or ("", "")
     return f", which is {program}'s. Here: {words}" if program else ""
