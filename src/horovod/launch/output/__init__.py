@@ -1,1 +1,1 @@
-"""What the ranks print, and what the launcher tells the user."""
+"""Output of the ranks, and the launcher's messages to the user."""

@@ -1,4 +1,4 @@
-"""What the user sees: two sinks for the ranks' output, and the launcher's own words on standard error."""
+"""Output for the user: two sinks for what ranks print, and the launcher's own words on standard error."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Sink:
         self._tell_lost(lost)
 
     def _has_to_wait(self, data: bytes, writer: object) -> bool:
-        """Whether these are steps of a bar that would begin a line too soon."""
+        """True if these are steps of a bar that would begin a line too soon."""
         if b"\n" in data or not data.endswith(b"\r") or self._line.writer in (None, writer):
             return False
         now = time.monotonic()
@@ -136,7 +136,7 @@ class Footer:
 
     def __init__(self, descriptor: int) -> None:
         self.line = _Line()
-        """What the sinks on this terminal have in common."""
+        """Line that the sinks on this terminal have in common."""
         self._descriptor = descriptor
         self._shown = ""  # guarded by the lock of the line
 

@@ -28,7 +28,7 @@ class Status:
         self.ended = 0
         self.ending = False
         self.instead = ""
-        """What is said in place of the numbers, if it is not empty."""
+        """Text in place of the numbers, if it is not empty."""
         self._hosts = hosts
         self._ranks = ranks
         self._footer = console.footer if wanted is not False else None

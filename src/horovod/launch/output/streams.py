@@ -33,7 +33,7 @@ _TAILS = 256  # of ranks that have ended before the job
 
 
 def most_result_bytes() -> int:
-    """What ranks of other hosts may send home together: half of this machine's memory."""
+    """Limit in bytes of what ranks of other hosts may send home together: half of this machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
@@ -106,7 +106,7 @@ class LinePrefixer:
 
 
 def rank_directory(directory: Path, rank: int, size: int) -> Path:
-    """Where the output of a rank is kept: names of one width, so that they sort."""
+    """Directory for the output of a rank: names of one width, so that they sort."""
     return directory / f"rank.{rank:0{len(str(size - 1))}d}"
 
 
@@ -204,7 +204,7 @@ class Output:
         self._tell(lambda: self._watch(source))
 
     def expect(self, rank: int, stream: str, label: int | None = None) -> None:
-        """What this stream prints will be `put`. `label` and threads: as for `attach`.
+        """Announce a stream whose data will be `put`. `label` and threads: as for `attach`.
 
         Raises:
             LaunchError: the rank's file cannot be opened.
@@ -289,7 +289,7 @@ class Output:
             return self._tail_of(rank) or self._last_tails.get(rank) or self._tails.get(rank, ())
 
     def results(self) -> dict[int, bytearray]:
-        """What came in the stream ``RESULT``, by rank. After `drain`."""
+        """Bytes that came in the stream ``RESULT``, by rank. After `drain`."""
         return {rank: kept.data for rank, kept in self._kept.items()}
 
     def _tell(self, call: Callable[[], None]) -> None:
