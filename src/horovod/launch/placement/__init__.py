@@ -1,1 +1,1 @@
-"""Which hosts there are, by whose word, and which ranks go there."""
+"""The hosts of a job: who names them, and which ranks go there."""

@@ -1,4 +1,4 @@
-"""Which names mean this machine, and under which addresses other hosts reach it."""
+"""Names that mean this machine, and addresses under which other hosts reach it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _LOOK_UP_S = 5.0
 
 
 def names_of_this_machine(names: Sequence[str]) -> frozenset[str]:
-    """Those of `names` that mean this machine. All are looked up at once; what nobody knows, or not soon, is
-    elsewhere: it may be an alias in the user's ssh configuration.
+    """Find the `names` that mean this machine. All are looked up at once; a name that nobody knows, or not
+    soon, is elsewhere: it may be an alias in the user's ssh configuration.
     """
     here: set[str] = set()
 
@@ -72,7 +72,7 @@ def store_hosts(interfaces: Sequence[str], seen: Sequence[str] = ()) -> list[str
 
 
 def _is_ours(address: str) -> bool:
-    """Whether it is one address of this machine. Other hosts say what they like: "every interface", too."""
+    """True if `address` is one of this machine. Other hosts may claim anything, even "every interface"."""
     try:
         number = ipaddress.ip_address(address)
     except ValueError:

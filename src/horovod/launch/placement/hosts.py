@@ -78,14 +78,14 @@ class Allocated(NamedTuple):
     source: str
     hosts: tuple[HostSlots, ...]
     processes: int = 0
-    """How many it is meant for; 0: one for each slot."""
+    """Number of processes that it is meant for; 0: one for each slot."""
     slurm_job: str = ""
     """Of Slurm, which can be asked what becomes of it."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one rank runs, and the six numbers the worker is told."""
+    """Place of one rank, and the six numbers that its worker is told."""
 
     hostname: str
     rank: int
@@ -242,7 +242,7 @@ def assign_ranks(
 
 
 def too_few_slots(processes: int, slots: int) -> str:
-    """That there is no room for so many, without the end of the sentence."""
+    """Message that so many processes do not fit, without the end of the sentence."""
     asked = f"{counted(processes, 'process', 'processes')} {'was' if processes == 1 else 'were'} requested"
     return f"{asked}, but the hosts have {counted(slots, 'slot')}"
 
@@ -267,7 +267,7 @@ def place_ranks(hosts: Sequence[str]) -> tuple[Slot, ...]:
 
 
 def is_this_machine(name: str) -> bool:
-    """Whether `name` means the machine this runs on.
+    """True if `name` means the machine this runs on.
 
     A name is ours when it resolves to an address that a socket here can be bound to.
 

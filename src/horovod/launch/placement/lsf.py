@@ -21,7 +21,7 @@ Ask = Callable[[Sequence[str]], str]
 
 
 class NodeShape(NamedTuple):
-    """What each host of a CSM allocation has."""
+    """Cores and GPUs of each host of a CSM allocation."""
 
     cores: int
     gpus: int
@@ -128,7 +128,7 @@ def _csm_node(name: str, ask: Ask) -> dict[str, Any]:
 
 
 def ask_program(command: Sequence[str]) -> str:
-    """What `command` prints.
+    """Run `command` and return what it prints.
 
     Raises:
         LaunchError: it cannot be run, or fails; names the command and its status.

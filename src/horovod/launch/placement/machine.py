@@ -1,4 +1,4 @@
-"""How many processes fit this machine, where nobody has said it: one for each GPU, else for each core."""
+"""Number of processes that fit this machine, if nobody has said it: one for each GPU, else for each core."""
 
 from __future__ import annotations
 
