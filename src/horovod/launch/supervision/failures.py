@@ -82,7 +82,7 @@ def _worker_failed(
 
 
 def hint_for(exit_code: int, program: str, host: str, last_lines: Sequence[str]) -> str:
-    """What to look at where a rank has ended so; empty if nothing is known."""
+    """Advice for a rank that has ended so; empty if nothing is known."""
     if exit_code == 127 and any(_CARRIAGE_RETURN.search(line) for line in last_lines):
         how = _WITHOUT_RETURNS.format(program)
         return f"The first line of {program} seems to end with a carriage return. {how}"
@@ -93,7 +93,7 @@ _WITHOUT_RETURNS = "It was written on Windows: sed -i 's/\\r$//' {}"
 
 
 def _wrong_python(program: str, host: str, last_lines: Sequence[str]) -> str:
-    """Which Python the command meant and which has this package, if a rank could not import it."""
+    """Name the Python of the command and the one that has this package, if a rank could not import it."""
     if not any(_NO_PACKAGE.search(line) for line in last_lines):
         return ""
     ours = sys.executable
@@ -155,7 +155,7 @@ def why_unreported(
 
 
 def _describe_failure(failure: End, host: str, elapsed_s: float) -> str:
-    """What happened to the rank that failed first, without the end of the sentence."""
+    """Describe what happened to the rank that failed first, without the end of the sentence."""
     if failure.stopped:
         return (
             f"rank {failure.rank} on {host} was stopped by a signal, and was ended after {elapsed_s:.1f} s: "

@@ -1,6 +1,6 @@
-"""Which rank failed first. The order in which processes end does not tell. A rank that fails because of
-another one may end sooner; and the first may not have ended at all, because it is stopped, or its exit
-handlers or threads take long.
+"""Search for the rank that failed first. The order in which processes end does not tell. A rank that fails
+because of another one may end sooner; and the first may not have ended at all, because it is stopped, or its
+exit handlers or threads take long.
 
 The first cause is, in this order: a rank that a signal ended; one that failed by itself, or has not ended,
 and that others name as the reason of their failure; one that failed by itself; one that ended well, although
@@ -27,9 +27,9 @@ _NO_WORDS: Mapping[int, Word] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class End:
-    """How a rank has ended. `exit_code` is negative for a signal, None if the rank has failed and not ended;
-    `text` and `because` are its own words, or `text` is that of the rank `told_by`. `stopped`: it is
-    stopped, and others have lost it and have ended well nevertheless.
+    """The end of a rank. `exit_code` is negative for a signal, None if the rank has failed and not ended;
+    `text` and `because` are its own words, or `text` is that of the rank `told_by`. `stopped`: it is stopped,
+    and others have lost it and have ended well nevertheless.
     """
 
     rank: int
@@ -51,7 +51,7 @@ class Kind(IntEnum):
 
 
 def heard(line: str) -> Word | None:
-    """What a rank said, safe to be shown; None if it is malformed."""
+    """Parse what a rank said, safe to be shown; None if it is malformed."""
     try:
         word = parse(line)
     except ValueError:
@@ -74,7 +74,7 @@ def blamed(ends: Collection[End]) -> set[int]:
 
 
 def kind_of(end: End, named: Collection[int]) -> Kind | None:
-    """How likely `end` is the first cause; None: it is none. `named`: see `blamed`."""
+    """Evidence that `end` is the first cause; None if it is no cause. `named`: see `blamed`."""
     if end.exit_code == 0:
         return Kind.ENDED_AND_NAMED if end.rank in named else None
     if end.because is not None:

@@ -51,8 +51,8 @@ _PATIENCE_S = 1.0  # of the user, before being told why it takes longer
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended. At most one of `failure`, `refused`, `error` and `signum` is set: what came first.
-    None of them is if a host was lost before.
+    """The end of a job. At most one of `failure`, `refused`, `error` and `signum` is set: the one that came
+    first. None is set if a host was lost before.
     """
 
     elapsed_s: float
@@ -61,7 +61,7 @@ class Outcome:
     """The end of the rank that failed first, with what it said."""
     refused: Refused | None = None
     error: LaunchError | None = None
-    """What its launcher could not do."""
+    """Error of the job's launcher."""
     signum: int | None = None
     hosts: Mapping[int, str] = field(default_factory=dict)
     """Of each rank, if that was ever known."""
@@ -305,9 +305,10 @@ class Supervisor:
         self._ended_at = self._caused_at
 
     def _is_earlier_cause(self, end: End) -> bool:
-        """Whether this rank failed before the one that is thought to be the first. News of different hosts
+        """True if this rank failed before the one that is thought to be the first. News of different hosts
         come in any order: a rank that lost its peer may be heard before the peer's end. Nobody of us sends
-        SIGKILL so early. Or it is the one that was thought to be the first, and has ended after all.
+        SIGKILL so early. Also true if it is the one that was thought to be the first, and has ended after
+        all.
         """
         known = self._failure
         if known is None or end.exit_code is None or self._signals_seen:
@@ -347,7 +348,7 @@ class Supervisor:
 
 
 class _CauseFinder:
-    """What is known about a failure while it is looked into."""
+    """Facts about a failure while it is looked into."""
 
     def __init__(self, patience_s: float) -> None:
         self.patience_s = patience_s
@@ -417,7 +418,7 @@ class _CauseFinder:
         return [*told, *leaving, self.began_at + self.patience_s]
 
     def due_to_tell(self) -> bool:
-        """Whether it is time to say why we wait; once."""
+        """True once, when it is time to say why we wait."""
         due = not self._told and time.monotonic() >= self.began_at + _NOTICEABLE_S
         self._told = self._told or due
         return due
@@ -437,7 +438,7 @@ class _CauseFinder:
         return End(rank, None, self._word_of(tellers[rank]).text, told_by=tellers[rank], stopped=True)
 
     def stopped_until(self, not_ended: Collection[int]) -> float:
-        """How long `stopped` ranks are waited for, since the last news of them and the others."""
+        """Time until which to wait for `stopped` ranks, counted from the last news of them and the others."""
         return max(self._ended_at, *(self._stopped_at[rank] for rank in not_ended)) + self.patience_s
 
     def first(self, not_ended: Collection[int]) -> End | None:
@@ -445,8 +446,8 @@ class _CauseFinder:
 
 
 def describe_exit(exit_code: int | None) -> str:
-    """What happened to a process, as the end of a sentence; `exit_code` is negative for a signal, None if it
-    has failed without ending.
+    """Say what happened to a process, as the end of a sentence; `exit_code` is negative for a signal, None if
+    it has failed without ending.
     """
     if exit_code is None:
         return "failed and had not ended"
