@@ -35,7 +35,7 @@ class TaskSource(Protocol):
     name: str
     """Of the system, in messages."""
     store_hosts: Sequence[str]
-    """Where the store is served, so that the tasks reach it."""
+    """Addresses at which the store is served, so that the tasks reach it."""
     reached_at: Sequence[str]
     """Further names of this machine by which they may: those of a router."""
     logged: Sequence[str]
@@ -65,7 +65,7 @@ class TaskSource(Protocol):
         """Why only so many tasks came in time, as far as it is known: the end of a message."""
 
     def diagnosis(self) -> str:
-        """What the system says of the last of its tasks that failed; empty if nothing."""
+        """Words of the system about the last of its tasks that failed; empty if there are none."""
 
     def cancel(self, why: str) -> None:
         """End all tasks, as their job has failed. Idempotent."""

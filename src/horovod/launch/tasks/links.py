@@ -84,7 +84,7 @@ class Tasks:
         self.call(partial(self._dismiss, task, why))
 
     def dismiss_all(self, why: str = "") -> None:
-        """Those that are there, and those that still come."""
+        """Dismiss the tasks that are there, and those that still come."""
         self.call(partial(self._dismiss_all, why))
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
-"""What a task and the launcher tell each other in the store. Whoever knows the job's key may write there, so
-what is read is checked first. Of the task T:
+"""Messages that a task and the launcher leave for each other in the store. Whoever knows the job's key may
+write there, so what is read is checked first. Of the task T:
 
     arrived/T        that it is there, and where (`Arrival`)
     task/T/down/N/   the N-th word of the launcher: `begin` an agent, `data` for its standard input, `eof`
@@ -77,7 +77,7 @@ class Arrival:
 
     @classmethod
     def understood(cls, task: str, value: object) -> Arrival:
-        """What a task has said.
+        """Decode the arrival of a task.
 
         Raises:
             LaunchError: it is no such thing.

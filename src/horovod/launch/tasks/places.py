@@ -1,4 +1,4 @@
-"""Where the ranks of a job run whose tasks a system has dealt in its own way: a pure function."""
+"""Places for the ranks of a job whose tasks a system has dealt in its own way: a pure function."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class _Agent:
             pass  # it has ended, or was hung up: the thread says so
 
     def hang_up(self) -> None:
-        """It ends what runs there."""
+        """Close the input of the agent, which then ends what runs there."""
         self._stdin.close()
 
     def kill(self) -> None:
