@@ -95,7 +95,7 @@ class _Check:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """What this installation can do."""
+    """Capabilities of this installation."""
 
     groups: Mapping[str, Sequence[_Check]]
     inventory: Inventory
@@ -137,7 +137,7 @@ class BuildReport:
 
 
 def build_report() -> BuildReport:
-    """Which frameworks, controllers, operations, transports and devices there are for this installation."""
+    """Find the frameworks, controllers, operations, transports and devices that this installation can use."""
     children = _start_probes()
     inventory = take_inventory()  # asks others, at the same time
     probes = {name: _answer(child) for name, child in children.items()}
@@ -222,7 +222,7 @@ def _start_probes() -> dict[str, subprocess.Popen[bytes]]:
 
 
 def _answer(child: subprocess.Popen[bytes]) -> tuple[bool, str]:
-    """Whether a probe works, and what it found or why not."""
+    """Outcome of a probe: whether it works, and what it found or why not."""
     try:
         stdout, stderr = child.communicate(timeout=_LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -236,7 +236,7 @@ def _answer(child: subprocess.Popen[bytes]) -> tuple[bool, str]:
 
 
 def _facts() -> dict[str, object]:
-    """What a report of a problem should hold besides."""
+    """Further facts that belong in a report of a problem."""
     return {
         "distribution": _version("farandole"),
         "python": platform.python_version(),

@@ -51,8 +51,9 @@ def job_environment(
     job_id: str,
     same_host: bool = True,
 ) -> dict[str, str]:
-    """What all workers of a host have in common. `options` win over `inherited`, the job's own over both.
-    Without `secret_key` there is none in it, not even one that was inherited. `store`: all ways to it.
+    """Environment that all workers of a host have in common. `options` win over `inherited`, the job's own
+    variables over both. Without `secret_key` it holds no key, not even an inherited one. `store`: every
+    address of the store.
     """
     environment = {
         name: value
@@ -75,8 +76,8 @@ def job_environment(
 
 
 def for_other_hosts(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What ranks of other hosts get of a job's environment: what is set there, and what is set only if the
-    host has none of its own.
+    """Divide a job's environment for ranks of other hosts: variables that are set there, and variables that
+    are set only if the host has none of its own.
     """
     forwarded = {name: value for name, value in environment.items() if not _NOT_FOR_OTHER_HOSTS.match(name)}
     defaults = {name: forwarded.pop(name) for name in _OF_A_HOST & set(forwarded)}
@@ -93,7 +94,7 @@ def interface_environment(interfaces: Sequence[str]) -> dict[str, str]:
 
 
 def start_timeout_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float:
-    """How long hosts and ranks may take to be found.
+    """Seconds that hosts and ranks may take to be found.
 
     Raises:
         ConfigError: it is not a number.
@@ -124,7 +125,7 @@ def silence_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float
 
 
 class Limits(NamedTuple):
-    """How long hosts and ranks may take to start, to give a sign of life, and to end by themselves when a
+    """Seconds that hosts and ranks may take to start, may be silent, and may take to end by themselves when a
     rank has failed.
     """
 
@@ -134,7 +135,7 @@ class Limits(NamedTuple):
 
 
 def time_limits(options: Mapping[str, str], inherited: Mapping[str, str]) -> Limits:
-    """Those of a job.
+    """Time limits of a job.
 
     Raises:
         ConfigError: one makes no sense.
@@ -144,7 +145,7 @@ def time_limits(options: Mapping[str, str], inherited: Mapping[str, str]) -> Lim
 
 
 def slot_environment(slot: Slot) -> dict[str, str]:
-    """What one worker is told about its place; wins over everything else."""
+    """Variables that tell one worker its place; they win over everything else."""
     return {
         "HOROVOD_HOSTNAME": slot.hostname,
         "HOROVOD_RANK": str(slot.rank),

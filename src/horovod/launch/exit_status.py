@@ -10,7 +10,7 @@ _USAGE_STATUS = 2
 
 
 def exit_status(error: HorovodError) -> int:
-    """What a command ends with after `error`: see ``horovodrun --help``."""
+    """Exit status of a command after `error`: see ``horovodrun --help``."""
     if isinstance(error, ConfigError):
         return _USAGE_STATUS
     code = getattr(error, "exit_code", None)

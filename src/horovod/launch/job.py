@@ -1,4 +1,4 @@
-"""What is to be run, as the command line or `horovod.run` asks for it, and what ranks send home."""
+"""The job to run, as the command line or `horovod.run` asks for it, and the results that ranks send home."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Job", "Results", "SshOptions"]
 
 @dataclass(frozen=True)
 class Job:
-    """What to run, where, and how to show it."""
+    """A job: its command, where it runs, and how it is shown."""
 
     command: tuple[str, ...]
     processes: int
     hosts: tuple[HostSlots, ...] = ()
-    """Where ranks may be placed; empty: all on this machine."""
+    """Hosts where ranks may be placed; empty: all on this machine."""
     launcher: str = "ssh"
-    """What starts the ranks: a name of `horovod.launch.launchers.registry`."""
+    """Name of the launcher that starts the ranks: one of `horovod.launch.launchers.registry`."""
     arguments: tuple[str, ...] = ()
     """Further words for the program that is the launcher; ``binding``: those that bind ranks to cores, None:
     its own; ``tcp``: it shall use no InfiniBand.
@@ -38,7 +38,7 @@ class Job:
     """Ranks whose output is shown; None: all."""
     ssh: SshOptions = field(default_factory=SshOptions)
     call: Sequence[memoryview] = ()
-    """What ranks read and answer, if the command calls a function; see `WorkerPlan.call`."""
+    """Bytes that ranks read and answer, if the command calls a function; see `WorkerPlan.call`."""
     call_is_input: bool = False
     """`call` is what every rank reads on its standard input, and there is no answer."""
     feeds: bool = False
@@ -48,12 +48,12 @@ class Job:
     status: bool | None = None
     """Show a line that tells how far the job is; None: if standard error is a terminal."""
     tasks: TaskSource | None = None
-    """Who starts the processes below which ranks run, for a launcher that cannot."""
+    """Source of the processes below which ranks run, for a launcher that cannot start them."""
     listeners: Mapping[str, Callable[[str, Any], None]] = field(default_factory=dict)
     """By prefix of keys: what hears of what ranks put into the store there, as of `StoreServer.observe`."""
 
     def place(self) -> tuple[Slot, ...]:
-        """Where the ranks run, all on this machine if no hosts are named.
+        """Place the ranks, all on this machine if no hosts are named.
 
         Raises:
             ConfigError: there are fewer slots than processes.
@@ -64,8 +64,8 @@ class Job:
 
 @dataclass
 class Results:
-    """What ranks sent home, by rank. ``here``: those that this process's own machine runs, so that they
-    could do anyway what their bytes might make this process do.
+    """Results that ranks sent home, by rank. ``here``: ranks on the machine of this process, which could do
+    anyway what their bytes might make this process do.
     """
 
     sent: dict[int, bytearray] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What threads leave for one that waits with poll."""
+"""Mailboxes, where threads leave things for a reader that waits with poll."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How messages put numbers and names into a sentence."""
+"""Wording of numbers and names in messages."""
 
 from __future__ import annotations
 

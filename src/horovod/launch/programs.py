@@ -11,8 +11,8 @@ __all__ = ["Answer", "ask", "find_program"]
 
 
 class Answer(NamedTuple):
-    """What a program has printed. ``broken``: why it could not be run or did not end in time; then its status
-    is 127 and it has said nothing.
+    """Output of a program. ``broken``: why it could not be run or did not end in time; then its status is 127
+    and it has said nothing.
     """
 
     status: int

@@ -11,7 +11,7 @@ from horovod.launch.output.console import Console
 __all__ = ["RESTARTS_VARIABLE", "with_restarts"]
 
 RESTARTS_VARIABLE = "HOROVOD_RESTART_COUNT"
-"""How often the job has been started again: 0 at first."""
+"""Number of times that the job has been started again: 0 at first."""
 
 
 def with_restarts(

@@ -121,7 +121,7 @@ def run_job(
 
 @contextmanager
 def conducting(start: Callable[[], Workers], output: Output, signals: Signals) -> Iterator[Workers]:
-    """What `start` starts, from there until its output is forwarded: for a while only, after a signal."""
+    """Start workers, then close them and forward the output that is left: only for a while after a signal."""
     with drained(output, signals):
         workers = start()
         output.start()
@@ -211,8 +211,8 @@ def _plan(request: Request, prepared: Prepared, store: StoreServer, stdin: int) 
 
 
 def _tell_store(store: StoreServer) -> Callable[[int, str, str], None]:
-    """What lets nobody wait in ``init()`` for a rank that is gone: takes the rank, its host and how it
-    went.
+    """Make the callback that lets nobody wait in ``init()`` for a rank that is gone: it takes the rank, its
+    host and how it went.
     """
 
     def tell(rank: int, host: str, how: str) -> None:
