@@ -1,4 +1,4 @@
-"""What executors do, whether their jobs are elastic or not."""
+"""Common parts of the executors for elastic and for other jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Adapter", "BaseParams"]
 
 @dataclass
 class BaseParams:
-    """What each worker has.
+    """Resources of each worker.
 
     Attributes:
         cpus_per_worker: CPUs of Ray.

@@ -1,4 +1,4 @@
-"""Who is where, and where all meet: the places of ranks on Ray's nodes, and the store of their job."""
+"""Places of ranks on Ray's nodes, and the store of their job, where all meet."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Coordinator:
 
     @property
     def world_size(self) -> int:
-        """How many ranks are registered."""
+        """Number of ranks that are registered."""
         return sum(map(len, self._nodes.values()))
 
     @property

@@ -1,4 +1,4 @@
-"""Which nodes there are for an elastic job, and a discovery that lets them come and go."""
+"""Discovery of Ray's nodes for an elastic job, and one that lets them come and go."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RayHostDiscovery(HostDiscovery):
         self.names = NodeNames()
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """How many ranks fit on each node; nodes without room are left out."""
+        """Number of ranks that fit on each node; nodes without room are left out."""
         gpus = self.gpus_per_worker if self.use_gpu else 0
         slots = {name: node.slots(self.cpus_per_worker, gpus) for name, node in self.names.nodes().items()}
         return {name: count for name, count in slots.items() if count}
@@ -76,7 +76,7 @@ class TestDiscovery(RayHostDiscovery):
         self._changed_at = time.monotonic()
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Those that are not taken away now."""
+        """Slots by node, without the nodes that are taken away now."""
         found = super().find_available_hosts_and_slots()
         self._removed &= set(found)
         if time.monotonic() - self._changed_at >= self._change_frequency_s:

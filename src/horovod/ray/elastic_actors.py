@@ -1,4 +1,4 @@
-"""What runs in the actors of an elastic job: a probe on each node, and the workers."""
+"""Actors of an elastic job: a probe on each node, and the workers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Process(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What has become of a call: bytes to be sent home, and a word about a failure, else empty."""
+    """Outcome of a call: bytes to be sent home, and a word about a failure, else empty."""
 
     data: bytes
     word: str
@@ -52,7 +52,7 @@ class NodeProbe:
         return Facts(" ".join([boot_id(), str(namespace("net")), str(namespace("pid"))]), usable_cores()[0])
 
     def ping(self) -> None:
-        """It lives."""
+        """Return, as a sign of life."""
 
     def kill(self, process: Process) -> None:
         """A worker, also one that is stopped. No effect if it has ended."""

@@ -38,7 +38,7 @@ Callbacks = Sequence[Callable[[Any], Any]]
 
 @dataclass
 class ElasticParams(BaseParams):
-    """How many ranks there may be.
+    """Limits for the number of ranks, and how it may change.
 
     Attributes:
         min_workers: ranks that the job begins with, and goes on with.

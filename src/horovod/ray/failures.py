@@ -35,9 +35,9 @@ __all__ = ["ActorFailed", "Member", "await_members", "check_picklable", "first_a
 _POLL_S = 0.1
 _LONG_POLL_S = 1.0
 _PATIENCE_S = 2.0
-"""How long others may take to end by themselves after one has failed."""
+"""Seconds that others may take to end by themselves after one has failed."""
 _CAUSE_S = 5.0
-"""How long the cause is waited for, when those that have failed have done so because of another rank."""
+"""Seconds that the cause is waited for, when those that have failed have done so because of another rank."""
 _MOST_TEXT = 1 << 16  # of a traceback
 _MOST_RANKS = 16  # that are named
 
@@ -105,7 +105,7 @@ class _Failure(NamedTuple):
 def await_members(
     references: Sequence[Any], members: Sequence[Member], tell: Callable[[], None] | None = None
 ) -> list[Any]:
-    """What the ranks return, in their order.
+    """Wait for the ranks; returns their results in the order of `members`.
 
     Args:
         references: to the result of each member.
@@ -182,7 +182,7 @@ class _Watch:
         self.over = True
 
     def results(self) -> list[Any]:
-        """What `await_members` promises."""
+        """Results that `await_members` promises."""
         if self._failures:
             first = min(self._failures, key=lambda each: each.weight)
             raise _error_of(first, self._ended, self._failures)
@@ -200,7 +200,7 @@ class _Watch:
 def first_answers(
     references: Sequence[Any], left_s: float | None, hint: str, *, limit_s: float | None
 ) -> list[Any]:
-    """What actors that have just been made answer, in the order of ranks.
+    """Wait for the answers of actors that have just been made; returns them in the order of ranks.
 
     Args:
         left_s: how long they may take, None: as long as they want.
@@ -225,7 +225,7 @@ def first_answers(
 
 
 def late(references: Sequence[Any]) -> str:
-    """Which ranks have not answered, for messages."""
+    """List the ranks that have not answered, for messages."""
     pending = set(ray.wait(list(references), num_returns=len(references), timeout=0)[1])
     ranks = [str(rank) for rank, each in enumerate(references) if each in pending]
     more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
@@ -277,7 +277,7 @@ def _end(members: Any) -> None:
 
 
 def _unlike_others(error: Exception) -> str:
-    """What has happened, of an error that is not what the function has raised."""
+    """Describe an error that is not what the function has raised."""
     if isinstance(error, RayActorError):
         return "has died"
     if isinstance(error, UnserializableException):
@@ -288,7 +288,7 @@ def _unlike_others(error: Exception) -> str:
 
 
 def _of_pickling(trace: str) -> bool:
-    """Whether the function had returned: the first that Ray shows is its own pickling of the result."""
+    """True if the function had returned: the first file that Ray shows is its own pickling of the result."""
     first = re.search(r'File "([^"]*)"', trace)
     return first is not None and "ray/cloudpickle/" in first[1]
 

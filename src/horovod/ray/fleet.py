@@ -46,7 +46,7 @@ _PART_S = 5.0  # how long a probe may take to end what it is told to
 
 
 class Wanted(NamedTuple):
-    """What actors have. ``environment``: over that of the plan; ``queue``: where messages go."""
+    """Resources of actors. ``environment``: set over the plan's; ``queue``: where messages go."""
 
     cpus: float
     gpus: float
@@ -65,7 +65,7 @@ class _Node:
     doubted: bool = False
     """Others have lost it, and it has not been heard of since."""
     kills: list[Any] = field(default_factory=list)
-    """What the probe was told to end, and has not answered."""
+    """Calls that told the probe to end something and are not answered yet."""
 
 
 @dataclass
@@ -222,7 +222,7 @@ class ActorFleet:
             self._steps.put(self._look)
 
     def _seek(self, host: str, node: _Node) -> None:
-        """Which node of Ray it is: that takes a question to the cluster."""
+        """Find the node of Ray for a host, by a question to the cluster."""
         try:
             node_id = self._names.node_of(host)
         except Exception as error:

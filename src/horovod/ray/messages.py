@@ -1,4 +1,4 @@
-"""What ranks say while they run, on its way to the callbacks of the driver."""
+"""Messages of running ranks, on their way to the callbacks of the driver."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Listening:
             self._hand_on()
 
     def _take(self) -> bool:
-        """Whether there was something in the queue."""
+        """Take messages out of the queue; returns whether there were any."""
         try:
             there = min(self.queue.qsize(), _AT_ONCE)
             if there:
@@ -70,7 +70,9 @@ class Listening:
 def listening(
     members: Sequence[Member], callbacks: Sequence[Callable[[Any], Any]] | None
 ) -> Iterator[Callable[[], None] | None]:
-    """What calls the callbacks with the messages of these ranks; None: there are no callbacks."""
+    """Yield a function that calls the callbacks with the messages of these ranks; None: there are no
+    callbacks.
+    """
     if not callbacks:
         yield None
         return

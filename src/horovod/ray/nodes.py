@@ -25,7 +25,7 @@ class Node(NamedTuple):
     resources: Mapping[str, float]
 
     def slots(self, cpus: float, gpus: float) -> int:
-        """How many workers fit there."""
+        """Number of workers that fit there."""
         wanted = {"CPU": cpus, "GPU": gpus}
         fit = [self.resources.get(name, 0.0) / each for name, each in wanted.items() if each > 0]
         return math.floor(min(fit, default=0.0) + 1e-9)  # of fractions
@@ -41,7 +41,7 @@ class NodeNames:
         self._lock = threading.Lock()  # who looks for nodes is not who starts workers there
 
     def nodes(self) -> dict[str, Node]:
-        """Those that are alive, by name."""
+        """Nodes that are alive, by name."""
         with self._lock:
             found = alive_nodes()
             alive = {node.node_id for node in found}
@@ -80,12 +80,12 @@ def alive_nodes() -> list[Node]:
 
 
 def on_node(node_id: str) -> Any:
-    """Where an actor of this node is to be scheduled: there, or nowhere."""
+    """Strategy that schedules an actor on this node, or nowhere."""
     return NodeAffinitySchedulingStrategy(node_id, soft=False)
 
 
 def describe_resources() -> str:
-    """What is free of what the cluster has, for people."""
+    """Describe the resources that are free in the cluster, for people."""
     free, all_of = ray.available_resources(), ray.cluster_resources()
     named = [name for name in ("CPU", "GPU") if name in all_of]
     named += sorted(
@@ -98,8 +98,8 @@ def describe_resources() -> str:
 
 
 def connection() -> str:
-    """Which connection to Ray this process has; empty: none. ``ray.shutdown()`` ends it, and all actors and
-    placement groups that were made in it.
+    """Identity of this process's connection to Ray; empty: there is none. ``ray.shutdown()`` ends it, and all
+    actors and placement groups that were made in it.
     """
     if not ray.is_initialized():
         return ""

@@ -12,7 +12,7 @@ _POLL_S = 0.05
 
 
 class _State:
-    """Where messages of this process go."""
+    """Queue for messages of this process."""
 
     queue: Any = None
     warned = False

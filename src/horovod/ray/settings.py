@@ -24,7 +24,7 @@ _TOO_LATE = (
 
 @dataclass
 class MiniSettings:
-    """What an executor needs to know besides its workers.
+    """Settings of an executor, besides those of its workers.
 
     Attributes:
         nics: names of the network interfaces that ranks may use; None: those that work.

@@ -27,7 +27,7 @@ _END_S = 5.0
 
 @dataclass
 class StaticParams(BaseParams):
-    """How many workers, and where.
+    """Number of workers, and their places.
 
     Attributes:
         num_workers: in all; or
@@ -55,7 +55,7 @@ class StaticParams(BaseParams):
                 checks.count(name, count)
 
     def strategy(self, settings: Any) -> BaseStrategy:
-        """Where they go.
+        """Strategy that places the workers.
 
         Raises:
             ConfigError: it was not said how many there are.
@@ -284,7 +284,9 @@ class StaticAdapter(Adapter):
             self._coordinator.lost(error.rank, error.host or "", "has failed")
 
     def _devices(self, workers: Sequence[Any], nodes: Sequence[str], limit: Timeout) -> list[dict[str, str]]:
-        """What each rank sees: all GPUs of the ranks of its node, so that they reach those of each other."""
+        """Variables that let each rank see all GPUs of the ranks of its node, so that they reach those of
+        each other.
+        """
         if not self.params.use_gpu:
             return [{} for _ in workers]
         there: dict[str, dict[str, None]] = {}

@@ -1,4 +1,4 @@
-"""Where the actors of a job are placed."""
+"""Placement of a job's actors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class BaseStrategy(ABC):
     @property
     @abstractmethod
     def num_workers(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
 
     def shutdown(self) -> None:
         """Remove the placement group, if it was made here. Idempotent."""

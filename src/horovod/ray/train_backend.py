@@ -1,4 +1,4 @@
-"""What makes the workers of a trainer of Ray Train the ranks of one world."""
+"""The backend that makes the workers of a trainer of Ray Train the ranks of one world."""
 
 from __future__ import annotations
 

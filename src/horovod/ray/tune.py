@@ -113,7 +113,7 @@ def report(metrics: Mapping[str, Any], state: Any = None) -> None:
 
 
 class _Rank:
-    """What each rank calls."""
+    """Function that each rank calls."""
 
     def __init__(self, func: Callable[..., Any], config: dict[str, Any], state: bytes | None) -> None:
         self._func, self._config, self._state = func, config, state

@@ -1,4 +1,4 @@
-"""What runs in the actor of a rank."""
+"""The actor of a rank."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class BaseHorovodWorker:
         return result
 
     def set_queue(self, queue: Any) -> None:
-        """Where :func:`horovod.ray.ray_logger.log` leaves messages; None: nowhere."""
+        """Set the queue where :func:`horovod.ray.ray_logger.log` leaves messages; None: nowhere."""
         ray_logger.configure(queue)
 
 
