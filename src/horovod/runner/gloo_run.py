@@ -1,4 +1,4 @@
-"""What a launcher of the user's own needs to start ranks: the server where they meet, and their variables."""
+"""Parts for a launcher of the user's own: the server where ranks meet, and the ranks' variables."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class HostManager:
         event.set()
 
     def is_blacklisted(self, host: str) -> bool:
-        """Whether a host is left out now."""
+        """True while a host is left out."""
         with self._lock:
             return self._hosts.is_blacklisted(host)
 

@@ -29,7 +29,7 @@ first that has succeeded."""
 
 @dataclass(frozen=True)
 class Results:
-    """How a job has ended.
+    """Results of a job that has ended.
 
     Attributes:
         worker_results: exit code and time (UNIX seconds) of each worker of the last world, by ``host[slot]``.
@@ -179,7 +179,7 @@ class ElasticDriver:
         self._job.stop(error_message or "")
 
     def finished(self) -> bool:
-        """Whether the job is over: all workers have ended, or are told to."""
+        """True once the job is over: all workers have ended, or are told to."""
         return self._job.finished()
 
     def get_results(self) -> Results:
@@ -211,7 +211,7 @@ class ElasticDriver:
         return _slot_info(world[0]) if world else None
 
     def has_rank_assignment(self, host: str, slot: int) -> bool:
-        """Whether a slot is in the present world, and its host in use."""
+        """True while a slot is in the present world, and its host in use."""
         found = any((each.host, each.index) == (host, slot) for each in self._job.world())
         return found and not self._job.is_blacklisted(host)
 
@@ -224,7 +224,7 @@ class ElasticDriver:
         return sum(each.host == host for each in self._job.world())
 
     def register_worker_server(self, host: str, slot: int, addresses: Any, secret_key: Any) -> None:
-        """How the worker in a slot can be told about changed hosts. Workers that report through a
+        """Register a way to tell the worker in a slot about changed hosts. Workers that report through a
         ``RendezvousServer`` hear of them there, and need no server.
 
         Args:
@@ -235,8 +235,8 @@ class ElasticDriver:
         self._servers[host, slot] = (addresses, secret_key)
 
     def get_worker_client(self, slot_info: SlotInfo) -> WorkerClient | None:
-        """What tells the worker in a slot about changed hosts; None: nothing does. The driver asks
-        for that of rank 0, if it has no ``RendezvousServer``: programs may override this.
+        """Client that tells the worker in a slot about changed hosts; None: nothing does. The driver asks for
+        the client of rank 0, if it has no ``RendezvousServer``: programs may override this.
         """
         slot = (slot_info.hostname, slot_info.local_rank)
         if slot in self._servers:

@@ -23,9 +23,9 @@ __all__ = ["RendezvousServer"]
 
 
 class RendezvousServer:
-    """Where the ranks of one job meet. A launcher starts it, and its ranks with the address of this host in
-    ``HOROVOD_GLOO_RENDEZVOUS_ADDR``, the port in ``HOROVOD_GLOO_RENDEZVOUS_PORT``, and their places
-    (``HOROVOD_RANK``, ``HOROVOD_SIZE`` ...); see :mod:`horovod.runner.gloo_run`.
+    """The server where the ranks of one job meet. A launcher starts it, and its ranks with the address of
+    this host in ``HOROVOD_GLOO_RENDEZVOUS_ADDR``, the port in ``HOROVOD_GLOO_RENDEZVOUS_PORT``, and their
+    places (``HOROVOD_RANK``, ``HOROVOD_SIZE`` ...); see :mod:`horovod.runner.gloo_run`.
 
     The key is ``HOROVOD_SECRET_KEY`` of this process, which then has to be in the environment of every rank;
     if it is not set, ranks and server make it from the user's key file (``~/.config/farandole/key``) and the
@@ -46,7 +46,7 @@ class RendezvousServer:
 
     @property
     def store(self) -> StoreServer:
-        """What serves.
+        """The store that is served.
 
         Raises:
             LaunchError: it is not started.

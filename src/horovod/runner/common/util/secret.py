@@ -26,5 +26,5 @@ def compute_digest(key: bytes, value: bytes) -> bytes:
 
 
 def check_digest(key: bytes, value: bytes, expected_digest: bytes) -> bool:
-    """Whether ``expected_digest`` is that of ``value``. How long it takes says nothing about the digest."""
+    """True if ``expected_digest`` is that of ``value``. The time it takes says nothing about the digest."""
     return hmac.compare_digest(compute_digest(key, value), expected_digest)

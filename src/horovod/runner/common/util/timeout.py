@@ -29,7 +29,7 @@ class Timeout:
         return max(0.0, self._end - time.monotonic())
 
     def timed_out(self) -> bool:
-        """Whether it is over."""
+        """True once the time is over."""
         return time.monotonic() >= self._end
 
     def check_time_out_for(self, activity: str) -> None:
