@@ -36,7 +36,7 @@ _MOST = 2**31 - 1
 
 
 def family_of(version: str) -> str:
-    """How the settings of a version of Spark begin that leave out executors and nodes."""
+    """Prefix of the settings by which a version of Spark leaves out executors and nodes."""
     numbers = [int(number) for number in re.findall(r"\d+", version)[:2]]
     return "spark.excludeOnFailure" if numbers >= [3, 1] else "spark.blacklist"
 

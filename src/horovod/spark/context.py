@@ -28,18 +28,18 @@ def active_context(who: str) -> Any:
 
 
 def has_fixed_slots(context: Any) -> bool:
-    """Whether no executors can come: ``local[...]``, where the driver is the only one."""
+    """Return whether no executors can join: with ``local[...]`` the driver is the only one."""
     return str(context.master) == "local" or str(context.master).startswith("local[")
 
 
 def is_one_machine(context: Any) -> bool:
-    """Whether all executors are on the driver's machine: ``local[...]`` and ``local-cluster[...]``."""
+    """Return whether all executors are on the driver's machine: ``local[...]`` and ``local-cluster[...]``."""
     return str(context.master).startswith("local")
 
 
 def free_slots(context: Any) -> int | None:
-    """How many tasks the executors that are there can run at the same time; None: Spark does not say. Tasks
-    of other jobs are not counted off.
+    """Count the tasks that the present executors can run at the same time; None: Spark does not say. Tasks of
+    other jobs are not subtracted.
     """
     try:
         scala = context._jsc.sc()

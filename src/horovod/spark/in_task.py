@@ -1,4 +1,4 @@
-"""What a Spark task does for a job: it says where it is, and runs a host agent until the job is over."""
+"""Body of a Spark task: it reports its host, and runs a host agent until the job is over."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _environ(environ: Mapping[str, str], without: Sequence[str], cpus: int) -> d
 
 
 def _executor() -> str:
-    """Which executor this worker is of: its Java process is above us, and says it on its command line."""
+    """Return the id of this worker's executor, from the command line of the Java process above this one."""
     pid = os.getppid()
     while pid > 1:
         try:

@@ -48,7 +48,7 @@ def log_to_driver(message: str) -> None:
 
 
 def listener(stream: TextSink) -> Callable[[str, Any], None]:
-    """What writes the messages of ranks to a stream; for ``Job.listeners``."""
+    """Make a listener for ``Job.listeners`` that writes the messages of ranks to a stream."""
 
     def heard(rank: str, value: Any) -> None:
         if isinstance(value, str):
@@ -59,7 +59,7 @@ def listener(stream: TextSink) -> Callable[[str, Any], None]:
 
 
 def _send(text: str) -> bool:
-    """Whether it is on its way; not if this process is no rank, or its launcher is gone."""
+    """Send ``text`` to the driver; False if this process is no rank, or its launcher is gone."""
     global _client, _owner
     rank = os.environ.get("HOROVOD_RANK")
     if rank is None:

@@ -38,7 +38,7 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Whether `install` was called here."""
+    """Return whether `install` was called in this process."""
     return _FINDER in sys.meta_path
 
 

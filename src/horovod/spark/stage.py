@@ -184,7 +184,7 @@ class SparkTasks:
 
 
 def _addresses(context: Any, interfaces: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Where the store is served, and other names for that, as executors know the driver."""
+    """Addresses at which the store is served, and other names by which executors know the driver."""
     if is_one_machine(context):
         return [unix.fresh_name()], []
     conf = context.getConf()
@@ -198,7 +198,7 @@ def _addresses(context: Any, interfaces: Sequence[str]) -> tuple[list[str], list
 
 
 def _words_of(error: Exception) -> str:
-    """What Spark says, without the stack of the JVM."""
+    """Return Spark's own words, without the stack of the JVM."""
     java = getattr(error, "java_exception", None)
     text = str(java.getMessage()) if java is not None else str(error)
     if _NO_HOROVOD in text:

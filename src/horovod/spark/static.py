@@ -157,7 +157,7 @@ class SparkCall:
         )
 
     def job(self, console: Console, *, most: int | None = None) -> Job:
-        """What the launcher runs. ``most``: tasks; by default one for each process.
+        """Make the job that the launcher runs, with at most ``most`` tasks; by default one for each process.
 
         Raises:
             LaunchError: there is no SparkContext, or the call cannot be pickled.
@@ -208,7 +208,7 @@ class SparkCall:
         )
 
     def environment(self) -> dict[str, str]:
-        """What ranks have over the environment of their executor."""
+        """Variables that ranks get on top of the environment of their executor."""
         ours = {name: value for name, value in os.environ.items() if name.startswith(_FORWARDED)}
         given = {**ours, **self.env}
         for name, value in given.items():

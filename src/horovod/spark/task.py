@@ -1,4 +1,4 @@
-"""What a rank can ask about the Spark task that it runs in."""
+"""Questions that a rank can ask about the Spark task that it runs in."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the parts of `horovod.spark` have in common."""
+"""Code shared by the parts of `horovod.spark`."""

@@ -1,4 +1,4 @@
-"""Where the processes of a training run: in the tasks of a Spark job, or on the driver's machine."""
+"""Backends of a training: its processes run in the tasks of a Spark job, or on the driver's machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Backend(ABC):
 
     @abstractmethod
     def num_processes(self) -> int:
-        """How many processes there will be."""
+        """Number of processes that the training will have."""
 
 
 class SparkBackend(Backend):

@@ -1,4 +1,4 @@
-"""Which driver writes to a place in a store, so that two that have the same store do not meet."""
+"""Claims of drivers to places in a store, so that no two drivers write to the same one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Claim:
         return None
 
     def is_last(self) -> bool:
-        """Whether nobody else has claimed the place since."""
+        """True while nobody else has claimed the place."""
         return bool(self._read().get("driver") == self._driver)
 
     def release(self) -> None:

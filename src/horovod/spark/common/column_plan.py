@@ -1,4 +1,4 @@
-"""How each column goes to Parquet, and what must be true of all its rows."""
+"""Plans for writing each column to Parquet, with the conditions that all its rows must meet."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class ColumnPlan:
 def plans_of(
     df: Any, columns: Sequence[str], labels: Sequence[str], compress_sparse: bool
 ) -> list[ColumnPlan]:
-    """How to write some columns of a DataFrame. Reads all rows once if there are vectors to be compressed, or
-    among the labels: a model's output is to be of their kind.
+    """Plan how to write some columns of a DataFrame. All rows are read once if there are vectors to compress,
+    or vectors among the labels: a model's output has to be of the same kind.
 
     Raises:
         ValueError: a column has a type of which no numbers can be made.
@@ -124,7 +124,7 @@ def has_null(column: Any, kind: Any) -> Any:
 
 
 def metadata_of(plans: Sequence[ColumnPlan], facts: Sequence[Mapping[str, Any]]) -> Metadata:
-    """What is known of the columns that have been written.
+    """Describe the columns that have been written.
 
     Args:
         facts: of the training data, and of those to validate on if there are any.

@@ -1,4 +1,4 @@
-"""What gives ranks of an estimator their batches."""
+"""Data modules, from which the ranks of an estimator get their batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of Parquet data in a store."""
+"""Facts about Parquet data in a store: rows, bytes and columns."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _POLL_S: Final = ("DATABRICKS_FILE_AVAILABILITY_CHECK_INTERVAL_SECS", 0.1)
 
 @dataclass(frozen=True)
 class Footers:
-    """What the footers of a data set say together."""
+    """Totals of the footers of a data set."""
 
     rows: int
     size_bytes: int
 
 
 def rows_and_bytes(store: Store, path: str) -> Footers:
-    """How many rows there are at ``path``, and how many bytes in memory; zero if there is nothing."""
+    """Count the rows at ``path``, and the bytes that they take in memory; zero if there is nothing."""
     if not store.is_parquet_dataset(path):
         return Footers(0, 0)
     rows = size_bytes = 0
@@ -56,7 +56,7 @@ def get_simple_meta_from_parquet(
     sample_weight_col: str | None = None,
     dataset_idx: int | None = None,
 ) -> Properties:
-    """What is known of data that others have written to the store's paths.
+    """Describe data that others have written to the store's paths.
 
     Args:
         feature_columns: ``None`` = all but labels and weights.

@@ -60,7 +60,7 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
 
     @abstractmethod
     def _framework(self) -> Framework:
-        """What goes to the ranks. Raises for parameters that make no sense."""
+        """Make the training that goes to the ranks. Raises for parameters that make no sense."""
 
     @abstractmethod
     def _data_module(self) -> Any:
@@ -269,7 +269,7 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
         return {}
 
     def _earlier_checkpoint(self, remote: Any, name: str) -> bytes | None:
-        """That of a run with the given name, whose training goes on."""
+        """Read the checkpoint called ``name`` of the run that is being resumed; None if there is none."""
         if self._value("run_id") is None or not remote.saving_runs:
             return None
         path = f"{remote.run_path}/{name}"
@@ -282,7 +282,7 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
     # -- what is checked on the driver ----------------------------------------------------------------------
 
     def _checked(self) -> tuple[Backend, Framework]:
-        """Where the ranks run and what they do, or what is wrong with the parameters."""
+        """Check the parameters; return the backend and the training that the ranks run."""
         name = type(self).__name__
         for parameter in ("model", "store", "label_cols", "feature_cols"):
             if self._value(parameter) is None:
@@ -304,7 +304,7 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
         return backend, framework
 
     def _get_or_create_backend(self) -> Backend:
-        """Where the ranks run; subclasses may choose another default."""
+        """Return the backend that runs the ranks; subclasses may choose another default."""
         backend, num_proc = self._value("backend"), self._value("num_proc")
         if backend is None:
             return SparkBackend(num_proc, verbose=self._value("verbose"))

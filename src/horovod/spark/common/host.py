@@ -1,4 +1,4 @@
-"""Which machine this is, as far as Spark is concerned."""
+"""Identity of this machine, as far as Spark is concerned."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def host_hash(salt: str | None = None) -> str:
 
 
 def is_databricks() -> bool:
-    """Whether this process runs on Databricks."""
+    """Return whether this process runs on Databricks."""
     return "DATABRICKS_RUNTIME_VERSION" in os.environ

@@ -44,7 +44,7 @@ class Parameter:
 
     @property
     def accessor(self) -> str:
-        """What follows ``set`` and ``get``: "NumProc" of "num_proc"."""
+        """Part of the accessors' names after ``set`` and ``get``: "NumProc" for "num_proc"."""
         return "".join(word[:1].upper() + word[1:] for word in self.name.split("_"))
 
     def all_setters(self) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def _getter(row: Parameter, name: str) -> Callable[[Any], Any]:
 
 
 class HasParameters(Params):  # type: ignore[misc]
-    """What makes use of the table of its class, see :func:`parameters`."""
+    """Base of classes with a table of parameters, see :func:`parameters`."""
 
     _table: dict[str, Parameter]
 
@@ -135,7 +135,7 @@ class HasParameters(Params):  # type: ignore[misc]
         return self
 
     def _value(self, name: str) -> Any:
-        """What a parameter is, set or by default. A None that a subclass has set is no value."""
+        """Return a parameter's value, set or by default. A None that a subclass has set counts as unset."""
         found = self.getOrDefault(name)
         return self._defaultParamMap.get(self.getParam(name)) if found is None else found
 

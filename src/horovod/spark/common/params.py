@@ -107,7 +107,7 @@ ESTIMATOR = (
 
 @parameters(ESTIMATOR)
 class EstimatorParams(HasParameters):
-    """What every estimator has."""
+    """Parameters of every estimator."""
 
 
 MODEL = (
@@ -130,4 +130,4 @@ MODEL = (
 
 @parameters(MODEL)
 class ModelParams(HasParameters):
-    """What every model has."""
+    """Parameters of every model."""

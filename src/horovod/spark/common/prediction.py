@@ -101,7 +101,7 @@ class RowPrediction:
 
 
 def checked_outputs(found: Any, labels: Sequence[str]) -> list[Any]:
-    """What a model returned, one array for each label column."""
+    """Turn the output of a model into one array for each label column."""
     outputs = list(found) if isinstance(found, (list, tuple)) else [found]
     if len(outputs) != len(labels):
         raise InvalidArgumentError(

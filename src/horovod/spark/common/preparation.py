@@ -27,7 +27,9 @@ _ROW_GROUP_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True)
 class _Key:
-    """What makes data the same. The DataFrame itself is compared, as equal plans may read changed files."""
+    """Key of prepared data: data with equal keys are the same. The DataFrame itself is compared, as equal
+    plans may read changed files.
+    """
 
     columns: tuple[str, ...]
     validation: float | str | None
@@ -122,8 +124,8 @@ def prepare_data(
 
 
 def get_dataset_properties(dataset_idx: int) -> Properties:
-    """What is known of prepared data: rows to train on, rows to validate on, metadata by column, and average
-    bytes of a row.
+    """Return the properties of prepared data: rows to train on, rows to validate on, metadata by column, and
+    average bytes of a row.
 
     Raises:
         ValueError: no data have been prepared under this index.

@@ -23,8 +23,9 @@ _OF_THE_SESSION = frozenset({"backend", "store"})
 
 
 class Saved(MLReadable, MLWritable):  # type: ignore[misc]
-    """What can be saved and loaded: ``instance.save(path)``, ``Class.load(path)``. The backend and the store
-    are not saved; set them again before :meth:`fit`."""
+    """Base of classes that can be saved and loaded: ``instance.save(path)``, ``Class.load(path)``. The
+    backend and the store are not saved; set them again before :meth:`fit`.
+    """
 
     def write(self) -> Any:
         """A writer, with ``save(path)`` and ``overwrite()``."""
@@ -41,7 +42,7 @@ class Saved(MLReadable, MLWritable):  # type: ignore[misc]
 
     @classmethod
     def _unpacked(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """What :meth:`_packed` was given."""
+        """Undo :meth:`_packed`."""
         return values
 
 

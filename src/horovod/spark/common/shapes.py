@@ -1,4 +1,4 @@
-"""Whether columns fit a model."""
+"""Comparison of the shapes of columns with those that a model takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every rank does for an estimator, whatever the framework."""
+"""Training of an estimator on one rank, whatever the framework."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _USE_LOCAL_RANK = "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX"
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns are what, and what shape each row of them has; None: as it comes."""
+    """Roles of the columns, and the shape that each row of them gets; None: as it comes."""
 
     features: tuple[str, ...]
     labels: tuple[str, ...]
@@ -107,7 +107,7 @@ class Rank:
 
     @property
     def first(self) -> bool:
-        """Whether it is rank 0: it says and saves what all have in common."""
+        """True on rank 0, which reports and saves what all ranks have in common."""
         return bool(self.hvd.rank() == 0)
 
     @property
@@ -147,7 +147,7 @@ class Framework(ABC):
 
     @abstractmethod
     def gpu_available(self) -> bool:
-        """Whether the framework can compute on a GPU in this process."""
+        """Return whether the framework can compute on a GPU in this process."""
 
     def data(self, job: Job, rank: int, size: int) -> AbstractContextManager[Any]:
         """The data module of a rank."""

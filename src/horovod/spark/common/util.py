@@ -1,4 +1,4 @@
-"""What estimators are made with: preparing data, and checking what they are given."""
+"""Functions that estimators are made with: they prepare data and check arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows a model is validated on."""
+"""Choice of the rows that a model is validated on."""
 
 from __future__ import annotations
 

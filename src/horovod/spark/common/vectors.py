@@ -41,7 +41,7 @@ def densify(rows: NDArray[Any], size: int) -> NDArray[Any]:
 
 
 def is_vector(kind: Any) -> bool:
-    """Whether a type of Spark is that of vectors, of ``pyspark.ml`` or the older ``pyspark.mllib``."""
+    """Return whether a Spark type is that of vectors, of ``pyspark.ml`` or the older ``pyspark.mllib``."""
     return type(kind).__name__ == "VectorUDT"
 
 
@@ -56,12 +56,12 @@ def parts(column: Any) -> Any:
 
 
 def is_sparse(column: Any) -> Any:
-    """Whether a row's vector is a sparse one, as an expression."""
+    """Return an expression that is true where a row's vector is sparse."""
     return parts(column)["type"] == 0
 
 
 def size(column: Any) -> Any:
-    """How many elements a vector has, as an expression."""
+    """Return an expression for the number of elements of a vector."""
     from pyspark.sql import functions
 
     fields = parts(column)
@@ -69,7 +69,7 @@ def size(column: Any) -> Any:
 
 
 def stored(column: Any) -> Any:
-    """How many elements a vector stores, as an expression."""
+    """Return an expression for the number of elements that a vector stores."""
     from pyspark.sql import functions
 
     return functions.size(parts(column)["values"])

@@ -108,7 +108,7 @@ class PytorchDataLoader(BaseDataLoader):
         return batches_of(self._mixed(self._rows()), self.batch_size)
 
     def _rows(self) -> Iterator[Arrays]:
-        """What the reader has for a loop."""
+        """Rows of the reader, for one loop."""
         return iter(self.reader)
 
     def _mixed(self, rows: Iterator[Arrays]) -> Iterator[Arrays]:

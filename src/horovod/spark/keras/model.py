@@ -109,6 +109,6 @@ def packed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpacked(values: dict[str, Any]) -> dict[str, Any]:
-    """What :func:`packed` was given."""
+    """Undo :func:`packed`."""
     model = values.get("model")
     return {**values, "model": model.model()} if isinstance(model, _PackedModel) else values

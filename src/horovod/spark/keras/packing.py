@@ -109,7 +109,7 @@ def as_bytes(model: Any) -> bytes:
 
 
 def from_bytes(data: bytes, load: Callable[..., Any], **options: Any) -> Any:
-    """What :func:`as_bytes` was given, by a function that takes a path and ``options``."""
+    """Undo :func:`as_bytes`, by ``load``, a function that takes a path and ``options``."""
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, f"model{SUFFIX}")
         with open(path, "wb") as file:

@@ -21,7 +21,7 @@ __all__ = ["KerasTraining", "LegacyKerasTraining", "model_inputs"]
 
 @dataclass(frozen=True)
 class KerasTraining(Framework):
-    """Its attributes are parameters of the estimator.
+    """Training with Keras; the attributes are parameters of the estimator.
 
     Attributes:
         model: packed.
@@ -100,7 +100,7 @@ class KerasTraining(Framework):
         return model
 
     def _check_earlier(self, model: Any, run_id: str) -> None:
-        """That the model of an earlier run is like the one that was given.
+        """Check that the model of an earlier run is like the one that was given.
 
         Raises:
             InvalidArgumentError: its weights have other shapes.
@@ -173,7 +173,7 @@ def _tensorboard(keras: Any, rank: Rank, boards: Sequence[Any]) -> list[Any]:
 
 
 def _batches(batches: Iterable[Any], model: Any, columns: Columns) -> Iterator[tuple[Any, ...]]:
-    """What ``fit`` takes: inputs, outputs, and weights of rows if there are some."""
+    """Turn batches into those that ``fit`` takes: inputs, outputs, and weights of rows if there are some."""
     dtype = np.dtype(model.dtype if model.dtype != "bfloat16" else "float32")
     outputs = list(getattr(model, "outputs", None) or [None] * len(columns.labels))
     for batch in batches:
@@ -223,7 +223,7 @@ def _fitted(array: Any, tensor: Any, dtype: Any) -> Any:
 
 
 def _gpus(backend: str) -> int:
-    """How many GPUs the framework of Keras sees."""
+    """Count the GPUs that the framework of Keras sees."""
     if backend == "torch":
         import torch
 
@@ -238,7 +238,7 @@ def _gpus(backend: str) -> int:
 
 
 def _device(training: KerasTraining, rank: Rank) -> AbstractContextManager[Any]:
-    """Where this rank computes."""
+    """Return a context in which this rank computes on its device."""
     import keras
 
     if not training.gpu_available():

@@ -132,7 +132,7 @@ class _Edited:
 
 
 def _queue_size(given: int | float | None, steps: int) -> int:
-    """How many batches are made ahead; 0: none."""
+    """Return the number of batches that are made ahead; 0: none."""
     if given is None:
         return 0
     if isinstance(given, bool) or not isinstance(given, int | float) or given < 0:

@@ -147,7 +147,7 @@ class TorchEstimator(TorchLosses):
         return job
 
     def _check_arguments(self, model: Any) -> None:
-        """That a plain module takes arguments named like the features."""
+        """Check that a plain module takes arguments named like the features."""
         features = self._value("feature_cols") or ()
         try:
             inspect.signature(model.forward).bind(**dict.fromkeys(features))

@@ -1,4 +1,4 @@
-"""Which of the two packages of Lightning a module is of: ``lightning.pytorch`` or ``pytorch_lightning``."""
+"""Packages of Lightning: ``lightning.pytorch``, ``pytorch_lightning``, and the one that a module is from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def installed() -> Any:
 
 
 def is_lightning(module: Any) -> bool:
-    """Whether it is a LightningModule, of either package."""
+    """Return whether ``module`` is a LightningModule, of either package."""
     return _name(module) is not None
 
 

@@ -24,7 +24,7 @@ __all__ = ["strategy_class"]
 
 
 class _Environment:
-    """Where this process is in the world, for Lightning."""
+    """Place of this process in the world, as Lightning asks for it."""
 
     creates_processes_externally = True
     main_address = ""
@@ -64,7 +64,7 @@ class _Environment:
 
 
 class _Horovod:
-    """What ``HorovodStrategy`` does. Its base class of Lightning is added by :func:`strategy_class`.
+    """Methods of ``HorovodStrategy``; :func:`strategy_class` adds Lightning's base class.
 
     Args:
         compression: one of ``hvd.Compression``, for gradients.

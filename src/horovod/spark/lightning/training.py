@@ -26,7 +26,7 @@ __all__ = ["LightningTraining"]
 
 @dataclass(frozen=True)
 class LightningTraining(Framework):
-    """Its attributes are parameters of the estimator.
+    """Training with Lightning; the attributes are parameters of the estimator.
 
     Attributes:
         optimizer, losses, loss_constructors, loss_weights, metrics: for a plain module alone.
@@ -126,7 +126,9 @@ class LightningTraining(Framework):
         }
 
     def _callbacks(self, pl: Any, rank: Rank) -> list[Any]:
-        """Those of the user, and what saves the model: on every rank, as Lightning decides together."""
+        """List the user's callbacks and the one that saves the model: on every rank, as Lightning decides
+        together.
+        """
         more = self.trainer_args.get("callbacks") or ()
         found = [*self.callbacks, *(more if isinstance(more, (list, tuple)) else [more])]
         stem = os.path.splitext(rank.job.checkpoint_name)[0]

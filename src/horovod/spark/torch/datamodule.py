@@ -29,7 +29,7 @@ PetastormDataModule = ParquetDataModule
 
 
 class MapIterable:
-    """What ``data`` has, again and again, each item passed through a function.
+    """Items of ``data``, again and again, each passed through a function.
 
     Args:
         data: anything to loop over, more than once.

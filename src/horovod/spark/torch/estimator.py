@@ -29,7 +29,7 @@ LOSSES = (
 
 @parameters(LOSSES)
 class TorchLosses(HorovodEstimator):
-    """What estimators for PyTorch have in common."""
+    """Base of the estimators for PyTorch, with their losses."""
 
     def _losses(self) -> tuple[list[Any] | None, list[Any] | None]:
         """Losses, or functions that make them: one for each label.

@@ -26,7 +26,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def from_bytes(data: bytes) -> Any:
-    """What :func:`as_bytes` was given, with all tensors in host memory."""
+    """Undo :func:`as_bytes`, with all tensors in host memory."""
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
 
 
@@ -157,7 +157,7 @@ def packed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def unpacked(values: dict[str, Any]) -> dict[str, Any]:
-    """What :func:`packed` was given."""
+    """Undo :func:`packed`."""
     found = dict(values)
     if isinstance(found.get("model"), PackedModule):
         found["model"] = found["model"].module()

@@ -20,7 +20,7 @@ _STEPS_BETWEEN_WORDS = 100
 
 @dataclass(frozen=True)
 class TorchTraining(Framework):
-    """Its attributes are parameters of the estimator, one loss for each label."""
+    """Training with PyTorch; the attributes are parameters of the estimator, with one loss for each label."""
 
     model: PackedModule
     optimizer: PackedOptimizer

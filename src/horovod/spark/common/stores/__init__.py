@@ -1,1 +1,1 @@
-"""Where estimators keep data, checkpoints and logs: one file per kind of storage."""
+"""Stores, in which estimators keep data, checkpoints and logs: one file per kind of storage."""

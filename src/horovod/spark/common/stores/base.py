@@ -1,4 +1,4 @@
-"""What every store offers."""
+"""Interface of every store."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Store(ABC):
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Whether a store of this class is meant by ``path``."""
+        """Return whether ``path`` calls for a store of this class."""
         return False
 
     @abstractmethod
     def is_parquet_dataset(self, path: str) -> bool:
-        """Whether there are Parquet files at ``path``."""
+        """Return whether there are Parquet files at ``path``."""
 
     @abstractmethod
     def get_parquet_dataset(self, path: str) -> Dataset:
@@ -61,19 +61,19 @@ class Store(ABC):
 
     @abstractmethod
     def get_train_data_path(self, idx: int | None = None) -> str:
-        """Where the training data are, or those of data set ``idx``."""
+        """Path of the training data, or of those of data set ``idx``."""
 
     @abstractmethod
     def get_val_data_path(self, idx: int | None = None) -> str:
-        """Where the validation data are."""
+        """Path of the validation data."""
 
     @abstractmethod
     def get_test_data_path(self, idx: int | None = None) -> str:
-        """Where the test data are."""
+        """Path of the test data."""
 
     @abstractmethod
     def saving_runs(self) -> bool:
-        """Whether checkpoints and logs are kept."""
+        """Return whether checkpoints and logs are kept."""
 
     @abstractmethod
     def get_runs_path(self) -> str:
@@ -81,7 +81,7 @@ class Store(ABC):
 
     @abstractmethod
     def get_run_path(self, run_id: str) -> str:
-        """Where everything of one run is."""
+        """Path below which everything of one run lies."""
 
     @abstractmethod
     def get_checkpoint_path(self, run_id: str) -> str | None:
@@ -105,7 +105,7 @@ class Store(ABC):
 
     @abstractmethod
     def exists(self, path: str) -> bool:
-        """Whether there is something at ``path``."""
+        """Return whether there is something at ``path``."""
 
     @abstractmethod
     def read(self, path: str) -> bytes:
@@ -129,7 +129,7 @@ class Store(ABC):
         or has changed in it since its last call."""
 
     def to_remote(self, run_id: str, dataset_idx: int | None = None) -> RemoteStore:
-        """What ranks need of the store for one run; it can be pickled."""
+        """Return the part of the store that ranks need for one run; it can be pickled."""
         return RemoteStore(
             store=self,
             train_data_path=self.get_train_data_path(dataset_idx),
@@ -149,7 +149,7 @@ class Store(ABC):
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """What fsspec needs to know to open the store's paths; nothing, by default."""
+        """Options with which fsspec opens the store's paths; none by default."""
         return {}
 
     def check_writable(self, path: str) -> None:

@@ -29,12 +29,12 @@ class DBFSLocalStore(FilesystemStore):
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Whether this is Databricks, and ``path`` on DBFS."""
+        """Return whether this process runs on Databricks and ``path`` is on DBFS."""
         return is_databricks() and cls.matches_dbfs(path)
 
     @staticmethod
     def matches_dbfs(path: str) -> bool:
-        """Whether ``path`` is on DBFS."""
+        """Return whether ``path`` is on DBFS."""
         return _DBFS.fullmatch(path) is not None
 
     @staticmethod

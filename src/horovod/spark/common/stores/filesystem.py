@@ -28,7 +28,7 @@ _LOGS = "logs"
 
 
 class AbstractFilesystemStore(Store):
-    """What stores on filesystems have in common. Instances can be pickled.
+    """Base of the stores on filesystems. Instances can be pickled.
 
     Args:
         prefix_path: below which everything lies.
@@ -86,7 +86,7 @@ class AbstractFilesystemStore(Store):
         return _numbered(self._test_path, idx)
 
     def get_data_metadata_path(self, path: str) -> str:
-        """Where what is known of the data at ``path`` can be kept, by this host."""
+        """Path at which this host can keep the metadata of the data at ``path``."""
         return f"{self.get_localized_path(path).rstrip('/')}_{host_hash()}_cached_metadata.pkl"
 
     def get_runs_path(self) -> str:
@@ -254,7 +254,7 @@ class FilesystemStore(AbstractFilesystemStore):
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Whether fsspec knows the scheme of ``path``."""
+        """Return whether fsspec knows the scheme of ``path``."""
         return _protocol(path) in fsspec.available_protocols()
 
     def get_full_path(self, path: str) -> str:

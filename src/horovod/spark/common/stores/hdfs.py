@@ -98,7 +98,7 @@ class HDFSStore(AbstractFilesystemStore):
 
     @classmethod
     def matches(cls, path: str) -> bool:
-        """Whether ``path`` is a URL of HDFS."""
+        """Return whether ``path`` is a URL of HDFS."""
         return path.startswith("hdfs://")
 
     @staticmethod
@@ -167,5 +167,5 @@ class HDFSStore(AbstractFilesystemStore):
 
 
 def _aside(path: str) -> str:
-    """Where a file is while another one takes its place."""
+    """Name under which a file waits while another one takes its place."""
     return f"{posixpath.dirname(path)}/.{posixpath.basename(path)}.before"

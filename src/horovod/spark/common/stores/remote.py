@@ -41,7 +41,7 @@ class RemoteStore:
     storage_options: dict[str, Any] = field(repr=False)
 
     def exists(self, path: str) -> bool:
-        """Whether there is something at ``path``."""
+        """Return whether there is something at ``path``."""
         return self.store.exists(path)
 
     def read(self, path: str) -> bytes:
