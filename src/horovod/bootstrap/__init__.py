@@ -1,3 +1,3 @@
-"""How ranks find each other, prove who they are and connect. The native core only ever gets open
-descriptors.
+"""Meeting of the ranks: they find each other, prove who they are and connect. The native core only ever gets
+open descriptors.
 """

@@ -63,7 +63,7 @@ class Address:
 
     @property
     def rank(self) -> tuple[bool, bool]:
-        """What makes an address worse than others."""
+        """Sort key of addresses: the greater, the worse."""
         return bool(_VIRTUAL.match(self.interface)), self.secondary
 
 
@@ -97,7 +97,7 @@ def loopback_addresses() -> list[Address]:
 
 
 def is_number(host: str) -> bool:
-    """Whether ``host`` is an address already, not a name."""
+    """Return whether ``host`` is an address already, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

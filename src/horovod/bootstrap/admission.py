@@ -109,11 +109,11 @@ class Admission:
 
     @property
     def expects(self) -> bool:
-        """Whether anybody is still to come."""
+        """True while somebody is still to come."""
         return bool(self._expected)
 
     def expect(self, purpose: Purpose) -> None:
-        """It was let in, and is lost: it may come again."""
+        """Expect a connection again that was let in and then lost."""
         self._expected.add(purpose)
 
     def stop(self) -> None:

@@ -35,11 +35,11 @@ class Collection(Generic[T]):
 
     @property
     def kept_bytes(self) -> int:
-        """What the replies take."""
+        """Memory that the replies take."""
         return sum(len(book.body.blocks) for book in self._books.values())
 
     def changed(self) -> None:
-        """What was made is no longer right, or shall not be kept."""
+        """Drop the replies: they are no longer right, or shall not be kept."""
         self._books.clear()
 
     def book(self, usual: bytes | None, values: Mapping[str, bytes], *, for_many: bool) -> SharedBody:

@@ -14,7 +14,9 @@ __all__ = ["Mesh", "NetworkPeer", "Receiver"]
 
 
 class Receiver(Protocol):
-    """What takes the connections over: the engine. Each call owns its descriptors, also when it raises."""
+    """Owner of the connections once they are made: the engine. Each call owns its descriptors, also when it
+    raises.
+    """
 
     def own_segment(self, memfd: int, engine_bell: int, waiter_bell: int) -> None: ...
     def add_local_peer(

@@ -34,7 +34,8 @@ def control_groups(proc: Path = PROC, groups: Path = GROUPS) -> Iterator[Path]:
 
 
 def is_frozen(pid: int, proc: Path = PROC, groups: Path = GROUPS) -> bool:
-    """Whether a control group of this process, or one above, is frozen: it does nothing until that is thawed.
+    """Return whether a control group of process ``pid``, or one above, is frozen: the process does nothing
+    until the group is thawed.
 
     Source: kernel documentation, cgroup-v2, ``cgroup.events``; cgroup-v1, freezer-subsystem.
     """

@@ -1,4 +1,4 @@
-"""How many cores there are for each rank of a machine.
+"""Cores of a machine for each of its ranks.
 
 Also part of the agent's text (`horovod.launch.agent.bundle`): only the standard library, and Python 3.7.
 """
@@ -22,7 +22,7 @@ __all__ = ["Share", "cores_per_rank", "fewest_cores_per_rank", "own_share", "usa
 
 @dataclass(frozen=True)
 class Share:
-    """What a process may use.
+    """Cores that a process may use.
 
     Attributes:
         cores: bit mask of the cores that it may run on, numbered by the machine.

@@ -1,4 +1,6 @@
-"""Which ranks share memory, and which rank each one reports to: pure functions, equal on every rank."""
+"""Groups of ranks that share memory, and the rank that each one reports to: pure functions, equal on every
+rank.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ CONTROL_FANOUT = 32
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a process runs. Descriptors can be passed between processes that agree in all of these.
+    """Machine that a process runs on. Processes can pass descriptors to each other if they agree in all
+    attributes.
 
     Attributes:
         boot_id: of the running kernel.

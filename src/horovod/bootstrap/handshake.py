@@ -62,7 +62,7 @@ PROOF_BYTES = hashlib.sha256().digest_size
 
 
 class Role(enum.IntEnum):
-    """What a connection carries."""
+    """Kinds of traffic that a connection carries."""
 
     STORE = 0
     CONTROL = 1
@@ -72,7 +72,7 @@ class Role(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Purpose:
-    """What a connection is for. ``world`` is ``world_digest(job, scope of the round)``; ``index`` numbers
+    """Purpose of a connection. ``world`` is ``world_digest(job, scope of the round)``; ``index`` numbers
     parallel streams.
     """
 
@@ -179,7 +179,7 @@ class Acceptor:
         return self._said + _tag(self._key, b"acceptor", hello, self._said)
 
     def verify(self, proof: bytes) -> Purpose:
-        """What the connection is for, now proven. Raises ``AuthenticationError`` on a wrong proof."""
+        """Return the connection's purpose, now proven. Raises ``AuthenticationError`` on a wrong proof."""
         if self._purpose is None or not hmac.compare_digest(
             proof, _tag(self._key, b"dialer", self._hello, self._said)
         ):

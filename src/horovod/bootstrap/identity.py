@@ -1,4 +1,4 @@
-"""What a rank leaves in the store about itself, and what follows from what all have left."""
+"""Identities that the ranks leave in the store, and conclusions from those of all ranks."""
 
 from __future__ import annotations
 

@@ -53,9 +53,7 @@ _services: weakref.WeakSet[_Service] = weakref.WeakSet()
 
 
 class Asking(Protocol):
-    """What wants the connections: the engine. It owns the descriptors that it is given, also when it
-    raises.
-    """
+    """Owner of the late connections: the engine. Each call owns its descriptors, also when it raises."""
 
     def wanted_bell(self) -> int: ...
     def wanted_connections(self) -> list[int]: ...
@@ -152,7 +150,7 @@ class LateConnections:
 
 
 class _Service:
-    """What the thread does."""
+    """Work of the thread that makes the connections."""
 
     def __init__(self, plan: LateConnections, engine: Asking, talks: Conversations) -> None:
         self._plan = plan

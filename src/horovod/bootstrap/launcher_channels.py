@@ -1,5 +1,5 @@
-"""How a rank learns where rank 0 serves the store, if the launcher does not say: rank 0 gives a *card*, and
-the others take it, through a channel of the launcher. There are two functions for each channel.
+"""Channels of launchers, through which ranks learn where rank 0 serves the store if the launcher does not
+say: rank 0 gives a *card*, and the others take it. There are two functions for each channel.
 
     pmix    PMIx server of the launcher (Open MPI), spoken to by a program of its own (``pmix.py``)
     pmi     lines of text over ``PMI_FD`` (MPICH, Intel MPI, Flux; ``pmi.py``)
@@ -41,7 +41,7 @@ class ChannelMissing(Exception):
 
 
 def channels(environ: Mapping[str, str], job: str) -> tuple[str, ...]:
-    """Those that ``environ`` offers, the most reliable first. ``job``: the launcher's name of it, if any."""
+    """Channels in ``environ``, the most reliable first. ``job``: the launcher's name for the job, or ""."""
     found = []
     if environ.get("PMIX_NAMESPACE") and any(name.startswith("PMIX_SERVER_URI") for name in environ):
         found.append("pmix")
@@ -83,7 +83,7 @@ def forget(channel: str, job: str, environ: Mapping[str, str]) -> None:
 
 
 def pmix_job_size(environ: Mapping[str, str]) -> int:
-    """How many ranks the launcher started, asked of PMIx. Raises ``ConfigError``."""
+    """Ask PMIx for the number of ranks that the launcher started. Raises ``ConfigError``."""
     try:
         return int(_ask_pmix(environ, _SIZE_LIMIT_S, "size"))
     except (ChannelMissing, RendezvousError, ValueError) as error:

@@ -1,5 +1,4 @@
-"""What other launchers tell a process about its place: names of environment variables, one entry per
-launcher.
+"""Variables in which other launchers tell a process its place: one entry per launcher.
 
 An entry only counts when its ``evidence`` is there: variables such as ``RANK`` mean nothing by themselves,
 and those of Slurm are also set in a batch script, which is not a task.
@@ -50,16 +49,16 @@ class Family:
     pmix_programs: tuple[str, ...] = ()
 
     def job_name(self, environ: Mapping[str, str]) -> str:
-        """What the launcher calls the job; empty if it does not say."""
+        """Return the launcher's name for the job; empty if it does not say."""
         words = [environ.get(name, "") for name in self.job]
         return "/".join((self.name, *words)) if words and all(words) else ""
 
 
 @dataclass(frozen=True)
 class MeetingPoint:
-    """Where rank 0 serves the store of a job of another launcher, and a text that names the job. The port of
-    a host, or the name of a socket (``unix.NAME_OF_KEY``), follows from the key: another user cannot know it,
-    and so not take it first.
+    """Place at which rank 0 serves the store of another launcher's job, and a text that names the job. The
+    port of a host, or the name of a socket (``unix.NAME_OF_KEY``), follows from the key: another user cannot
+    know it, and so not take it first.
     """
 
     host: str
@@ -123,14 +122,15 @@ FAMILIES = (
 
 
 def present(family: Family, environ: Mapping[str, str]) -> bool:
-    """Whether this process was started by ``family``, judged by its evidence, else by rank or size."""
+    """Return whether ``family`` started this process, judged by its evidence, else by rank or size."""
     if family.evidence:
         return all(environ.get(name) for name in family.evidence)
     return any(environ.get(name) for name in (family.rank, *family.sizes))
 
 
 def meeting_point(family: Family, environ: Mapping[str, str], size: int) -> MeetingPoint | None:
-    """Where the ranks of a job of ``family`` can meet without being told, None if its variables do not say.
+    """Find where the ranks of a job of ``family`` can meet without being told; None if its variables do not
+    say.
 
     On one host that is a socket which no other host can reach.
     """

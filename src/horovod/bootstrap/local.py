@@ -1,4 +1,5 @@
-"""What ranks that share memory pass to each other: a segment, two doorbells and a handle of the process.
+"""Descriptors that ranks pass to each other to share memory: a segment, two doorbells and a handle of the
+process.
 
 Each rank makes its own and passes the descriptors over an authenticated abstract Unix socket, which then
 serves as the liveness connection. Nothing has a name in the file system, so nothing is left behind after a
@@ -34,7 +35,7 @@ _INT_BYTES = array.array("i").itemsize
 
 @dataclass(frozen=True)
 class Own:
-    """What this rank shares. ``pidfd`` is -1 where the system has none."""
+    """Descriptors that this rank shares. ``pidfd`` is -1 where the system has none."""
 
     segment_bytes: int
     memfd: int
@@ -49,7 +50,9 @@ class Own:
 
 @dataclass(frozen=True)
 class LocalPeer:
-    """What another rank of the group shares with this one; ``liveness`` is the connected Unix socket."""
+    """Descriptors that another rank of the group shares with this one; ``liveness`` is the connected Unix
+    socket.
+    """
 
     rank: int
     memfd: int
@@ -162,7 +165,9 @@ def _take(ancillary: list[tuple[int, int, bytes]], owner: Descriptors) -> list[i
 
 
 def _check(message: bytes, session: Session, descriptors: list[int], segment_bytes: int) -> None:
-    """It is signed; the segment is as long as agreed and can never shrink, else reading it could end us."""
+    """Check that the message is signed, and that the segment is as long as agreed and can never shrink:
+    otherwise reading it could end this process.
+    """
     if len(message) != _MESSAGE_BYTES:
         raise ConnectionResetError(errno.ECONNRESET, "the other side closed the connection")
     header, tag = message[: _HEADER.size], message[_HEADER.size :]

@@ -1,4 +1,4 @@
-"""Where the ranks of this job meet, and the key of the job: determined once per process.
+"""Meeting point of the ranks of this job, and the key of the job: determined once per process.
 
 ``horovodrun`` says both. Under another launcher rank 0 serves the store. Its address follows from the
 environment, or rank 0 tells the others through the launcher (``launcher_channels.py``).
@@ -126,7 +126,7 @@ def _found(address: tuple[str, int], key: bytes) -> tuple[str, int]:
 
 
 def _serves(store: StoreServer, place: Place) -> bool:
-    """Whether ``store`` is what ``place`` needs."""
+    """Return whether ``store`` is the one that ``place`` needs."""
     if not place.store or store.job != place.job:
         return False
     first = place.store[0]
@@ -176,7 +176,7 @@ def _hear(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
 
 
 def _said(addresses: Sequence[tuple[str, int]], name: str) -> str:
-    """What a card says, as it is signed."""
+    """Encode the content of a card, as it is signed."""
     return json.dumps([[list(address) for address in addresses], name])
 
 

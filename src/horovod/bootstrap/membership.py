@@ -1,5 +1,5 @@
-"""How a process of an elastic job gets its place in the world: it reports to the driver, and waits for an
-answer.
+"""Membership of a process in the world of an elastic job: the process reports to the driver, which answers
+with its place.
 
 Both go through the store. The n-th report of worker w is the value of ``elastic/said/w/n``, the answer that
 of ``elastic/told/w/n``. So the driver hears of reports in the store's process, and a worker waits as for any
@@ -91,7 +91,7 @@ Six = tuple[int, int, int, int, int, int]
 
 
 class HostUpdateResult(enum.IntFlag):
-    """What changed about the hosts; changes add up by ``|``."""
+    """Kinds of change to the hosts; changes add up by ``|``."""
 
     no_update = 0
     removed = 1
@@ -101,7 +101,7 @@ class HostUpdateResult(enum.IntFlag):
 
 @dataclass(frozen=True)
 class Report:
-    """What a worker says.
+    """Report of a worker to the driver.
 
     Attributes:
         ready: else it has just arrived, and has nothing to give a world yet.
@@ -245,7 +245,7 @@ class News:
 
 
 def told_key(worker: int, number: int) -> str:
-    """Where the answer to a worker's report ``number`` is."""
+    """Key under which the store has the answer to a worker's report ``number``."""
     return f"{TOLD}{worker}/{number}"
 
 
@@ -349,7 +349,7 @@ class Membership:
 
     @property
     def waits(self) -> bool:
-        """Whether another driver may come when this one is gone."""
+        """True if another driver may come when this one is gone."""
         return self._wait_s > 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""How much memory may still be taken, before the kernel starts to end processes.
+"""Memory that may still be taken before the kernel starts to end processes.
 
 Reserving too much does not fail: the kernel ends processes to make room. So the free memory is checked first.
 """

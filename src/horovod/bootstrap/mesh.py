@@ -435,8 +435,8 @@ class _Bootstrap:
     # -- parts of all --
 
     def _gather(self, prefix: str, mine: Any, step: str, *, usual: Any) -> list[Any]:
-        """What each rank says below ``prefix``, once all have; who says nothing is late for ``step``. Most
-        say what is ``usual``: it does not travel.
+        """Return what each rank says below ``prefix``, once all have; a rank that says nothing is late for
+        ``step``. Most ranks say what is ``usual``: it does not travel.
         """
         self.store.set(f"{prefix}{self.place.rank}", mine)
         try:
@@ -484,7 +484,7 @@ class _Bootstrap:
         return self.store.aborted.get(joined.scope)
 
     def _words_of(self, error: BaseException) -> str:
-        """What others read of a failure of this rank."""
+        """Describe a failure of this rank to the others."""
         text, kind = str(error), type(error).__name__
         if isinstance(error, SystemExit):
             status = "" if error.code is None else repr(error.code)[:_MOST_CHARACTERS]

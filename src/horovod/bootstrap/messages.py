@@ -62,7 +62,7 @@ class Checker(Protocol):
     tag_bytes: int
 
     def right(self, message: bytes, tag: bytes) -> bool:
-        """Whether ``tag`` is that of the next message."""
+        """Return whether ``tag`` is that of the next message."""
 
 
 def encode(message: Mapping[str, Any], limit_bytes: int = MAX_FRAME_BYTES) -> bytes:

@@ -1,5 +1,5 @@
-"""Whether MPI can be used here: ``mpi4py`` is installed and finds a library. A process of its own is asked,
-as a library that is loaded stays, and one that does not fit this machine may crash.
+"""Check for a usable MPI: ``mpi4py`` is installed and finds a library. Another process tries it, as a loaded
+library stays loaded, and one that does not fit this machine may crash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ print(MPI.Get_library_version().splitlines()[0].rstrip(chr(0)).partition(", pack
 
 
 def usable() -> bool:
-    """Whether there is one. Does not start MPI."""
+    """Return whether MPI can be used here. Does not start it."""
     if "mpi4py.MPI" in sys.modules:
         return True
     return importlib.util.find_spec("mpi4py") is not None and _loads()

@@ -1,4 +1,4 @@
-"""Where a rank listens for ranks of other groups, and which connections it needs."""
+"""Sockets at which a rank listens for ranks of other groups, and the connections that it needs."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def listen(bound: socket.socket) -> None:
 
 
 def namespace() -> tuple[str, int]:
-    """What processes have in common that reach each other over loopback, and over Unix sockets without a
-    file: the kernel that runs, and the network namespace in it.
+    """Identify the running kernel and the network namespace in it: processes that have both in common reach
+    each other over loopback, and over Unix sockets without a file.
     """
     return proc.boot_id(), proc.namespace("net")
 
@@ -104,8 +104,9 @@ def own_hosts(place: Place, config: Config, store_host: str) -> list[str]:
 
 
 def listening_hosts(own: Sequence[str], others: Collection[str], *, chosen: bool, here: bool) -> list[str]:
-    """Where this rank listens for those that dial it: on the interfaces that its routing table leads to them
-    by, and on no other one. What ``HOROVOD_GLOO_IFACE`` has chosen counts as it is.
+    """Addresses at which this rank listens for the ranks that dial it: those of the interfaces by which its
+    routing table leads to them, and no others. Addresses that ``HOROVOD_GLOO_IFACE`` has chosen are taken as
+    they are.
 
     Args:
         own: the addresses of this host that others may know it by.
@@ -178,7 +179,7 @@ def connections_of(
 
 
 def _power_of_two(*numbers: int) -> bool:
-    """Whether one of them is."""
+    """Return whether one of the numbers is a power of two."""
     return any(number & (number - 1) == 0 for number in numbers)
 
 

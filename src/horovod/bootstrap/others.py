@@ -1,4 +1,4 @@
-"""What a rank knows of the others from what they have said of themselves, and how it reaches them."""
+"""The other ranks as one rank knows them from their identities, and the ways to reach them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Others:
         return f"rank {rank} on host {self._identities[rank]['place']['host']}"
 
     def same_machine(self, rank: int) -> bool:
-        """Whether ``rank`` is reached over loopback."""
+        """Return whether ``rank`` is reached over loopback."""
         return self._namespace(rank) == self._namespace(self._rank)
 
     def agreed(self, what: str, variable: str) -> int:
@@ -61,7 +61,7 @@ class Others:
         return mine
 
     def levels(self, others: Iterable[int]) -> dict[int, str]:
-        """How the connections to each of ``others`` are protected.
+        """Return the level of protection of the connections to each of ``others``.
 
         Raises:
             ConfigError: ranks were told different things, or one cannot do it.
@@ -114,6 +114,6 @@ class Others:
         )
 
     def _namespace(self, rank: int) -> tuple[str, int]:
-        """What ranks have in common that reach each other over loopback."""
+        """Return the namespace of ``rank``; ranks with the same one reach each other over loopback."""
         machine = self._identities[rank]["machine"]
         return machine["boot_id"], machine["net_namespace"]

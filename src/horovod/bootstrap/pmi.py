@@ -36,7 +36,8 @@ _MPI = re.compile(r"/libmpi[a-z]*\.so", re.ASCII)
 
 
 def exchange(environ: Mapping[str, str], value: str, timeout_s: float) -> str:
-    """What rank 0 gives as ``value``; the others give the empty text. Every rank must call this.
+    """Return on every rank the ``value`` that rank 0 gives; the others give the empty text. Every rank must
+    call this.
 
     Raises:
         RendezvousError: not all ranks came in time, or the server does not play along.
@@ -71,7 +72,7 @@ def _part(pid: int, descriptor: int, inode: int) -> None:
 
 
 def _mpi_speaks() -> bool:
-    """Whether an MPI library of this process has begun: it says farewell itself."""
+    """Return whether an MPI library has started in this process: it says farewell to the server itself."""
     with open("/proc/self/maps") as maps:
         libraries = {line.split(maxsplit=5)[5].strip() for line in maps if _MPI.search(line)}
     begun = ctypes.c_int(0)

@@ -1,4 +1,4 @@
-"""What Linux tells in /proc. Source: proc(5).
+"""Processes and descriptors as Linux shows them in /proc. Source: proc(5).
 
 Also part of the agent's text (`horovod.launch.agent.bundle`): only the standard library, and Python 3.7.
 """
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Stat:
-    """What /proc/pid/stat says of a process."""
+    """State of a process from /proc/pid/stat."""
 
     def __init__(self, line: bytes) -> None:
         # The name in parentheses may hold anything; then comes the third field.
@@ -67,7 +67,7 @@ def lines(path: str | os.PathLike[str]) -> list[str]:
 
 
 def value_of(name: str, path: str | os.PathLike[str]) -> str | None:
-    """What stands behind the first ``name:`` of a file; None if there is none."""
+    """Return the text behind the first ``name:`` of a file; None if there is none."""
     for line in lines(path):
         key, _, value = line.partition(":")
         if key.strip() == name:
@@ -76,7 +76,7 @@ def value_of(name: str, path: str | os.PathLike[str]) -> str | None:
 
 
 def open_descriptors() -> int:
-    """How many this process has, with the one that looks."""
+    """Count the descriptors of this process, with the one that looks."""
     return len(os.listdir("/proc/self/fd"))
 
 

@@ -1,4 +1,4 @@
-"""Whether what ranks say to each other over the network is protected from whoever is in between.
+"""Protection of the traffic between ranks from anybody in between on the network.
 
     off         not at all
     integrity   nobody can change, repeat or leave out a part of it unnoticed; it can be read
@@ -38,7 +38,7 @@ _SECRET_BYTES = 44  # a key of AES-256 and a nonce of 12 bytes
 
 @dataclass(frozen=True)
 class Sealed:
-    """How the connections to one rank are protected: for the core, a number and keys."""
+    """Protection of the connections to one rank: for the core, a number and keys."""
 
     level: int = 0
     keys: tuple[bytes, ...] = ()
@@ -85,7 +85,7 @@ def number_of(level: str) -> int:
 
 
 def key_of(session: Session | None, level: str) -> bytes:
-    """What the core needs to protect one connection: sending, then receiving."""
+    """Return the keys with which the core protects one connection: for sending, then for receiving."""
     if session is None:
         return bytes(2 * _SECRET_BYTES)
     return session.sending(level, _SECRET_BYTES) + session.receiving(level, _SECRET_BYTES)

@@ -1,4 +1,4 @@
-"""How many strangers were turned away, said in a line now and then: never one for each of them."""
+"""Count of the strangers that were turned away, logged in a line now and then: never one for each of them."""
 
 from __future__ import annotations
 

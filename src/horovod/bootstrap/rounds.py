@@ -1,4 +1,4 @@
-"""Which round of the job a rank joins, and where in the store the round keeps its things.
+"""Rounds of a job: the one that a rank joins, and its keys in the store.
 
 Ranks form a world once per ``init``, so a job has many rounds. A rank never joins the same round twice, and a
 round that was given up is left behind by everybody; so ranks that retry, or come late, meet in the same round
@@ -185,7 +185,7 @@ def _taken(
 
 
 def process_identity() -> dict[str, Any]:
-    """What no other process of any host has, as long as this one lives."""
+    """Return an identity that no other process of any host has, as long as this one lives."""
     return {
         "boot_id": proc.boot_id(),
         "pid_namespace": proc.namespace("pid"),
@@ -195,7 +195,7 @@ def process_identity() -> dict[str, Any]:
 
 
 def has_ended(other: dict[str, Any], me: dict[str, Any]) -> bool:
-    """Whether ``other`` is known to be gone: only a process of this machine can be looked up."""
+    """Return whether ``other`` is known to be gone: only a process of this machine can be looked up."""
     if any(other[name] != me[name] for name in ("boot_id", "pid_namespace")):
         return False
     return bool(_start_time(other["pid"]) != other["started"])

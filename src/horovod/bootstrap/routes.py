@@ -56,7 +56,7 @@ class Route:
 
     @property
     def address(self) -> tuple[str, int] | str:
-        """What the system calls it."""
+        """Address in the form that the system's calls take."""
         return unix.socket_address(self.host) if unix.is_name(self.host) else (self.host, self.port)
 
     def __str__(self) -> str:

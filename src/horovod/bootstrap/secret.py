@@ -92,13 +92,15 @@ def name_of(key: bytes) -> str:
 
 
 def own_secret(environ: Mapping[str, str]) -> bytes:
-    """What ``HOROVOD_SECRET_KEY`` says, empty if it is not set. Raises ``ConfigError`` if it is malformed."""
+    """Read the key from ``HOROVOD_SECRET_KEY``, empty if it is not set. Raises ``ConfigError`` if it is
+    malformed.
+    """
     text = environ.get(SECRET_VARIABLE, "").strip()
     return _from_text(text) if text else b""
 
 
 def users_secret(environ: Mapping[str, str], *, make: bool) -> bytes:
-    """What the user's key file holds.
+    """Read the user's key file.
 
     Args:
         environ: says where the user's settings are.
@@ -127,7 +129,7 @@ def _from_text(text: str) -> bytes:
 
 
 def settings_folder(environ: Mapping[str, str]) -> Path:
-    """Where this user's settings are, on hosts that share home directories the same for all."""
+    """Return the folder of this user's settings, which hosts with shared home directories have in common."""
     settings = environ.get("XDG_CONFIG_HOME") or os.path.join(
         environ.get("HOME") or str(Path.home()), ".config"
     )

@@ -1,4 +1,5 @@
-"""What follows a handshake is bound to it: keys of one connection, and tags on what is said with them.
+"""Sessions bind everything after a handshake to it: they have the keys of one connection, and tag messages
+with them.
 
 The keys are derived from the job's key and everything that was said in the handshake (HKDF-SHA256, RFC 5869):
 the purpose of the connection, with job, round and ranks, and the nonces of both sides. So they are those of
@@ -74,7 +75,7 @@ class Signer:
         return message + self.tag(message)
 
     def right(self, message: bytes, tag: bytes) -> bool:
-        """Whether ``tag`` is that of the next message."""
+        """Return whether ``tag`` is that of the next message."""
         return hmac.compare_digest(tag, self.tag(message))
 
 

@@ -36,8 +36,9 @@ class ObjectSigner:
         self._lock = threading.Lock()
 
     def next(self, operation: str, ranks: Sequence[int], name: str) -> str:
-        """What stands for the next operation of that name among ``ranks``, the same on all of them. It does
-        not say the number of their process set: other ranks may have had it before, and have counted more.
+        """Return the text that stands for the next operation of that name among ``ranks``, the same on all of
+        them. The number of their process set is not in it: other ranks may have had that number before, and
+        have counted more.
         """
         members = hashlib.sha256(",".join(map(str, ranks)).encode()).hexdigest()
         place = f"{operation} {members} {name}"

@@ -1,4 +1,4 @@
-"""What a rank tells the process that started it: which process it is, whether a world needs it, and why its
+"""Words of a rank to the process that started it: which process it is, whether a world needs it, and why its
 script ends.
 
 The starter's agent gives each rank the writing end of a pipe and names it in the environment. Others may
@@ -103,7 +103,7 @@ def line_of(word: Word) -> str:
 
 
 def parse(line: str) -> Word:
-    """What was said.
+    """Parse a line of :func:`line_of`.
 
     Raises:
         ValueError: it makes no sense.

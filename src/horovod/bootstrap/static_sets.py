@@ -47,7 +47,7 @@ def agree_on_sets(said: Sequence[Sets]) -> list[list[int]]:
 
 
 def wrong_ranks(ranks: Sequence[int], size: int) -> str:
-    """What is wrong with ``ranks`` (ascending) as a set in a world of ``size``; empty if nothing is."""
+    """Say what is wrong with ``ranks`` (ascending) as a set in a world of ``size``; empty if nothing is."""
     if not ranks:
         return "has no ranks"
     for rank, following in itertools.pairwise(ranks):

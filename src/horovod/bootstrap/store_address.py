@@ -1,4 +1,4 @@
-"""Where the store of a job is, as variables say it: addresses and a port, or a socket of this machine.
+"""Address of a job's store in variables: addresses and a port, or a socket of this machine.
 
 A store that only this machine needs has no port. Scripts may read the variables of the address all the same:
 it is that of the loopback interface, and the port is 0.

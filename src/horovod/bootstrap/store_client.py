@@ -185,7 +185,7 @@ class StoreClient:
             raise self._nonsense(error) from error
 
     def _understood(self, op: str, message: dict[str, Any], operands: dict[str, Any]) -> Any:
-        """What the answer says, of the kind that ``op`` has."""
+        """Return the result in the answer, checked to be of the kind that ``op`` has."""
         try:
             result = self._result(message, operands)
             if op == "compare_and_set" and not (isinstance(result, list) and len(result) == 2):

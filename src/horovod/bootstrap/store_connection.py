@@ -21,8 +21,8 @@ _KEPT_APART_BYTES = 4096
 
 
 class Outgoing:
-    """What has to go out. A long piece that goes to many is kept once for all of them; short ones are put
-    together.
+    """Data that has to go out. A long piece that goes to many is kept once for all of them; short ones are
+    put together.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class StoreConnection:
 
     @property
     def from_afar(self) -> bool:
-        """It is one of another host: from an address that is not the one it was made to."""
+        """True if the other side is on another host: its address is not the one that it connected to."""
         return self.socket.family != socket.AF_UNIX and (
             self.socket.getpeername()[0] != self.socket.getsockname()[0]
         )

@@ -261,7 +261,9 @@ class StoreServer:
         self._listening = True
 
     def _note_way(self, connection: StoreConnection) -> None:
-        """It asks for something: a client that tried several ways may prove the key on each, and uses one."""
+        """Note the listener of a connection at its first request: a client that tried several ways may prove
+        the key on each, and uses one.
+        """
         if not connection.asked:
             connection.asked = True
             with contextlib.suppress(OSError):  # it is gone already
@@ -321,9 +323,9 @@ class StoreServer:
         return True
 
     def _crowded(self) -> bool:
-        """Whether a stranger has to go before another one comes. Of the descriptors that this process may
-        have, those without a hello get a quarter, and all strangers half: a hello may be one that somebody
-        has recorded.
+        """Return whether a stranger has to go before another one comes. Of the descriptors that this process
+        may have, those without a hello get a quarter, and all strangers half: a hello may be one that
+        somebody has recorded.
         """
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most = _MOST_STRANGERS if limit == resource.RLIM_INFINITY else min(limit // 4, _MOST_STRANGERS)

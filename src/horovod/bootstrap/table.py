@@ -64,7 +64,7 @@ class Cause:
     host: str = ""
 
     def error(self) -> RendezvousError:
-        """What whoever hears of it gets."""
+        """Make the error for everybody who hears of the cause."""
         return RendezvousError(
             self.text,
             missing=self.missing,
@@ -175,7 +175,7 @@ class Table:
         self._observers.append((prefix, heard))
 
     def waits(self, who: int) -> bool:
-        """Whether connection ``who`` waits for an answer that somebody else must bring about."""
+        """Return whether connection ``who`` waits for an answer that somebody else must bring about."""
         return any(waiter.who == who for waiter in self._waiters())
 
     def expire(self) -> float | None:
@@ -437,7 +437,7 @@ def _event(scope: str, cause: Cause) -> dict[str, Any]:
 
 
 def _usual(message: dict[str, Any]) -> bytes | None:
-    """What is left out of a collection, as it is kept; None: nothing."""
+    """Return the value that is left out of a collection, as it is kept; None: nothing."""
     if "usual" not in message:
         return None
     encoded = _encoded(message["usual"])

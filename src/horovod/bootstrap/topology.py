@@ -1,4 +1,4 @@
-"""Who this process is, from its environment, and who all are, once they have met."""
+"""Place of this process, from its environment, and the topology of all, once they have met."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Topology:
 
 @dataclass(frozen=True)
 class Place:
-    """What the environment says about this process.
+    """Place of this process as its environment says it.
 
     Attributes:
         launcher: who started it, for messages; "" if nobody did.
@@ -267,7 +267,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def no_store(place: Place) -> str:
-    """What to do when nothing says where to meet."""
+    """Message for a rank that is told no place to meet the others: it says what to do."""
     rank, size = place.rank, place.size
     if place.launcher == OWN.name:
         return (

@@ -38,7 +38,7 @@ _BACKLOG = 4096
 
 
 def is_name(host: str) -> bool:
-    """Whether ``host`` is the name of such a socket as we write it: ``@name``."""
+    """Return whether ``host`` is the name of such a socket as we write it: ``@name``."""
     return _NAME.fullmatch(host) is not None
 
 
@@ -48,7 +48,7 @@ def fresh_name() -> str:
 
 
 def socket_address(name: str) -> str:
-    """What the system calls ``name``."""
+    """Return the system's form of ``name``."""
     return "\0" + name.removeprefix("@")
 
 
@@ -80,7 +80,7 @@ def other_user(connection: socket.socket) -> int | None:
 
 
 def whence(connection: socket.socket) -> str:
-    """Who is at the other end of any socket, for messages."""
+    """Describe the other end of any socket, for messages."""
     try:
         if connection.family == socket.AF_UNIX:
             said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

@@ -96,7 +96,7 @@ _READ = frozenset(variable for setting in SETTINGS.values() for variable in sett
 
 
 def is_known(name: str) -> bool:
-    """Whether a variable means something here, or is known to mean nothing in a run."""
+    """Return whether a variable means something here, or is known to mean nothing in a run."""
     return (
         name in _READ
         or any(name in row.variables or name in row.further for row in WITHOUT_EFFECT)
