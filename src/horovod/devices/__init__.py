@@ -1,4 +1,4 @@
-"""What devices this machine has, which of them a rank takes, and how tensors in their memory would travel.
+"""Devices of this machine, the one that a rank takes, and the way that tensors in their memory would travel.
 
 Nothing is loaded by an import of this package. A driver is never started in a process that asks: programs
 that fork afterwards would break.

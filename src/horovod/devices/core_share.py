@@ -1,4 +1,4 @@
-"""Which cores a rank takes of those that several ranks of its host may use."""
+"""Share of a rank in the cores that several ranks of its host may use."""
 
 from __future__ import annotations
 

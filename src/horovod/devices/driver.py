@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of its devices.
+"""Devices as NVIDIA's driver describes them.
 
 Starting a driver changes the process: it makes threads, and a fork afterwards breaks. So this runs in a
 process of its own: see `horovod.devices.inventory`.
@@ -75,7 +75,7 @@ class Driver:
         return count.value
 
     def started(self) -> bool:
-        """Whether somebody has started it in this process."""
+        """Return whether anything in this process has started the driver."""
         count = ctypes.c_int(0)
         return int(self._library.cuDeviceGetCount(ctypes.byref(count))) != _NOT_STARTED
 
@@ -107,13 +107,13 @@ class Driver:
         }
 
     def reaches(self, index: int, other: int) -> bool:
-        """Whether a device can use the memory of another one directly."""
+        """Return whether a device can use the memory of another one directly."""
         answer = ctypes.c_int(0)
         self._check("cuDeviceCanAccessPeer", ctypes.byref(answer), self._handle(index), self._handle(other))
         return bool(answer.value)
 
     def linked(self, index: int, other: int) -> bool:
-        """Whether the way between two devices is NVLink, as far as an old driver tells."""
+        """Return whether NVLink connects two devices, as far as an old driver tells."""
         answer = ctypes.c_int(0)
         try:
             ask = self._library.cuDeviceGetP2PAttribute

@@ -1,4 +1,4 @@
-"""What devices this process would see, and what there is to use them with."""
+"""Inventory of the devices that this process would see, and of the libraries that can use them."""
 
 from __future__ import annotations
 
@@ -141,7 +141,9 @@ def _modules(proc: Path) -> set[str]:
 
 
 def _ask_all(probes: Sequence[str], environ: Mapping[str, str], limit_s: float) -> dict[str, dict[str, Any]]:
-    """What each probe has found, or as ``problem`` why it has not."""
+    """Run the probes, and return for each what it has found, or under ``problem`` the reason why it has found
+    nothing.
+    """
     children = {
         name: subprocess.Popen(
             [sys.executable, *module_words("horovod.devices.probe"), name],

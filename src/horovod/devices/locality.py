@@ -1,4 +1,4 @@
-"""Where a device is: its NUMA node, the cores and the network adapters near it.
+"""Locality of a device: its NUMA node, the cores and the network adapters near it.
 
 Source: kernel documentation, sysfs-bus-pci (``numa_node``, ``local_cpulist``), sysfs-class-infiniband.
 """

@@ -1,5 +1,5 @@
-"""Which devices programs may use here, as far as it shows without a driver: device files, and the mask that a
-scheduler has set.
+"""Devices that programs may use here, as far as can be seen without a driver: device files, and the mask that
+a scheduler has set.
 
 Also part of the agent's text (`horovod.launch.agent.bundle`): only the standard library, and Python 3.7.
 """
@@ -28,8 +28,8 @@ def present(folder: str | os.PathLike[str] = DEVICE_FILES) -> int:
 
 
 def visible(environ: Mapping[str, str], folder: str | os.PathLike[str] = DEVICE_FILES) -> list[str]:
-    """What names each device that programs may use, in the order of their numbers: entries of the mask, which
-    may be numbers, ``GPU-...`` or ``MIG-...``; without a mask the numbers of all.
+    """Name the devices that programs may use, in the order of their numbers: entries of the mask, which may
+    be numbers, ``GPU-...`` or ``MIG-...``; without a mask the numbers of all.
 
     Source: CUDA C++ Programming Guide, ``CUDA_VISIBLE_DEVICES``: what follows the first invalid entry does
     not count. A driver that reads an entry twice has no device at all.

@@ -1,4 +1,4 @@
-"""Where NCCL is, and which version it has.
+"""Search for the NCCL library, and its version.
 
 The same library must be found by everybody who asks: two of them in one process would each have buffers on
 the device. So the one that a framework has loaded already comes first.

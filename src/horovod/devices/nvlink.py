@@ -1,4 +1,4 @@
-"""How many links of NVLink each device has, as NVIDIA's management library says.
+"""Number of NVLink links of each device, as NVIDIA's management library counts them.
 
 Source: NVML API Reference.
 """

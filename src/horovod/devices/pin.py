@@ -1,4 +1,4 @@
-"""What a rank takes of its host: a device, and cores near it."""
+"""Pinning of a rank: it takes a device of its host, and cores near it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LIMIT_S = 30.0
 
 @dataclass(frozen=True)
 class Pinned:
-    """What a rank has taken.
+    """Device and cores that a rank has taken.
 
     Attributes:
         device: its number for programs of this process; None: there is no device, or another one must be
@@ -49,7 +49,7 @@ class Pinned:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is on its host. ``cores_per_rank``: of those that ranks of the host may use."""
+    """Place of a rank on its host. ``cores_per_rank``: of the cores that ranks of the host may use."""
 
     local_rank: int
     local_size: int
@@ -58,7 +58,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _Before:
-    """What the process had before it was first pinned: a later call begins with that."""
+    """State of the process before it was first pinned: a later call begins with it."""
 
     mask: str | None
     cores: frozenset[int]
@@ -169,7 +169,7 @@ def _take_with_tensorflow(index: int) -> str:
 
 
 def _started() -> bool:
-    """Whether a library of this process uses CUDA already: then the mask has been read."""
+    """Return whether a library of this process uses CUDA already: then the mask has been read."""
     try:
         ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:

@@ -82,7 +82,7 @@ def _mutual(devices: tuple[Device, ...], field: str) -> tuple[list[tuple[int, in
 
 
 def _peer(devices: tuple[Device, ...]) -> str:
-    """Which ranks of this host could take that way."""
+    """Name the ranks of this host that could use ``PEER``."""
     if PEER not in served.SERVED:
         return "this version has none"
     good, every = _mutual(devices, "peers")

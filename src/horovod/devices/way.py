@@ -1,4 +1,4 @@
-"""How tensors in device memory travel, and why that way."""
+"""Way by which tensors in device memory travel, and the reason for it."""
 
 from __future__ import annotations
 
