@@ -1,4 +1,4 @@
-"""Which rank failed first, as an error tells it."""
+"""First rank that failed, as an error names it."""
 
 from __future__ import annotations
 

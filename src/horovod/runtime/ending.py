@@ -1,5 +1,5 @@
-"""How this interpreter ends, as far as it can know: by an uncaught exception, by ``sys.exit``, or at the
-end of its script.
+"""Ending of this interpreter, as far as it can know: by an uncaught exception, by ``sys.exit``, or at the end
+of its script.
 
 The ranks that still need this one, and the launcher, report it as the cause. Something that the script
 survives is no cause: an exception that is only printed, or a ``sys.exit`` that is caught. What cannot be seen
@@ -53,7 +53,7 @@ _Exit.__module__, _Exit.__name__, _Exit.__qualname__ = SystemExit.__module__, "S
 
 
 class _State:
-    """What was noted so far; one object per process. A forked child begins with a new one, because it may
+    """Notes so far; one object per process. A forked child begins with a new one, because it may
     become a rank itself; the hooks it inherits ask that one.
     """
 
@@ -171,7 +171,7 @@ def chain(error: BaseException | None) -> list[BaseException]:
 
 
 def _ends_with_script() -> bool:
-    """Whether an uncaught exception ends this interpreter: one at a prompt does not."""
+    """Return whether an uncaught exception ends this interpreter: one at a prompt does not."""
     return not (sys.flags.interactive or hasattr(sys, "ps1"))
 
 

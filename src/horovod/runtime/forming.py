@@ -1,4 +1,4 @@
-"""How a world is formed: ranks that have met are connected, and their engines started."""
+"""Forming of a world: ranks that have met connect to each other and start their engines."""
 
 from __future__ import annotations
 

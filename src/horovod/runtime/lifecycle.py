@@ -194,7 +194,7 @@ def when_entered(do: Callable[[Runtime], None]) -> None:
 
 
 def part() -> Part | None:
-    """What this process is in an elastic job; None: its job is none."""
+    """Part of this process in an elastic job; None: its job is not elastic."""
     return _part
 
 
@@ -265,7 +265,7 @@ def _enter_round(
 
 
 def _expected(answer: Expected, settings: Config, environ: Mapping[str, str]) -> Runtime:
-    """What a newcomer knows of the world that it prepares for."""
+    """Make the runtime of a newcomer from what it knows of the world that it prepares for."""
     rank, size, local_rank, local_size, cross_rank, cross_size = answer.place
     host = environ.get("HOROVOD_HOSTNAME", "")
     topology = Topology(
@@ -413,7 +413,7 @@ def current() -> Runtime:
 
 
 def is_initialized() -> bool:
-    """Whether this process has a world. Never raises."""
+    """Return whether this process has a world. Never raises."""
     return isinstance(_current, Runtime | _Awaited)
 
 

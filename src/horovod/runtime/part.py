@@ -31,7 +31,7 @@ __all__ = ["Part", "part_of"]
 
 
 def part_of(config: Config, environ: Mapping[str, str]) -> Part | None:
-    """That of this process; None: its job is not elastic, or no driver of ours has started it."""
+    """Make the part of this process; None: its job is not elastic, or no driver of ours has started it."""
     if not config.elastic or not environ.get(WORKER_VARIABLE):
         return None
     if not read_store(environ):

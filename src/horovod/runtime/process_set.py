@@ -102,7 +102,7 @@ class ProcessSet:
         return members.index(me)
 
     def included(self) -> bool | None:
-        """Whether this process is a member; ``None`` if the members are not known.
+        """Return whether this process is a member; ``None`` if the members are not known.
 
         Raises:
             NotInitializedError: ``init()`` has not been called.

@@ -90,7 +90,7 @@ class Runtime:
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody to exchange with, now and later: an elastic world may grow."""
+        """True if there is nobody to exchange with, now or later: an elastic world may grow."""
         return self.topology.size == 1 and not self.config.elastic
 
     def wrong_ranks(self, ranks: Sequence[int]) -> str:
@@ -98,7 +98,7 @@ class Runtime:
         return wrong_ranks(ranks, self.topology.size)
 
     def share_memory(self, ranks: Sequence[int] | None) -> bool:
-        """Whether all of ``ranks`` (None: everybody) share memory with each other."""
+        """Return whether all of ``ranks`` (None: everybody) share memory with each other."""
         if self.backend is not None:
             return False  # a backend in Python cannot use shared memory
         if ranks is None:
@@ -106,6 +106,6 @@ class Runtime:
         return any(set(ranks) <= set(group) for group in self.groups)
 
     def has_room_for(self, memory_bytes: int) -> bool:
-        """Whether this machine can give so much memory before the kernel has to end processes."""
+        """Return whether this machine can give so much memory before the kernel has to end processes."""
         left = available_bytes()
         return left is None or left > memory_bytes
