@@ -146,7 +146,7 @@ class HorovodBasics:
         return lifecycle.topology().cross_rank
 
     def is_homogeneous(self) -> bool:
-        """Whether all hosts have the same number of processes."""
+        """Return whether all hosts have the same number of processes."""
         return lifecycle.topology().homogeneous
 
     def pin(self, cores: bool | None = None) -> Pinned:
@@ -180,7 +180,7 @@ class HorovodBasics:
     # -- capabilities ---------------------------------------------------------------------------------------
 
     def mpi_threads_supported(self) -> bool:
-        """Whether MPI takes calls of several threads at the same time: then scripts may call it while
+        """Return whether MPI takes calls of several threads at the same time: then scripts may call it while
         operations run.
 
         Raises:
@@ -191,7 +191,7 @@ class HorovodBasics:
         return communicators.threads_supported()
 
     def mpi_enabled(self) -> bool:
-        """Whether the operations go through MPI, or the world is that of a communicator."""
+        """Return whether the operations go through MPI, or the world is that of a communicator."""
         if not lifecycle.is_initialized():
             return False
         runtime = lifecycle.current()
@@ -201,11 +201,11 @@ class HorovodBasics:
         )
 
     def mpi_built(self) -> bool:
-        """Whether there is mpi4py, through which MPI is used, and finds a library. Does not start MPI."""
+        """Return whether MPI can be used: mpi4py is installed and finds a library. Does not start MPI."""
         return mpi_library.usable()
 
     def gloo_enabled(self) -> bool:
-        """Whether the TCP controller, which scripts know as Gloo, runs."""
+        """Return whether the TCP controller, which scripts know as Gloo, runs."""
         return lifecycle.is_initialized()
 
     def gloo_built(self) -> bool:
@@ -225,7 +225,7 @@ class HorovodBasics:
         return False
 
     def cuda_built(self) -> bool:
-        """Whether this version takes tensors in the memory of CUDA devices, if there are any."""
+        """Return whether this version takes tensors in the memory of CUDA devices, if there are any."""
         return bool(served.SERVED)
 
     def rocm_built(self) -> bool:

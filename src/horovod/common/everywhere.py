@@ -1,4 +1,4 @@
-"""What the modules of all frameworks offer under the same names: they republish it by ``import *``.
+"""Names that the modules of all frameworks have in common: they republish them by ``import *``.
 
 ``init`` and ``shutdown`` are theirs, as some keep state of the world.
 """

@@ -75,7 +75,7 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) 
 
 @_cache
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether ``horovod.<ext_base_name>`` can be used, tried in a process of its own."""
+    """Return whether ``horovod.<ext_base_name>`` can be used, tried in a process of its own."""
     # Importing a frontend without its native core only warns, hence the look for a name.
     code = f"import horovod.{ext_base_name} as hvd; hvd.init"
     done = subprocess.run(
@@ -91,12 +91,12 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether the frontend can run collectives on accelerators: not supported yet."""
+    """Return whether the frontend can run collectives on accelerators: not supported yet."""
     return False
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """Whether there is mpi4py, through which MPI is used, and finds a library. Does not start MPI."""
+    """Return whether MPI can be used: mpi4py is installed and finds a library. Does not start MPI."""
     return mpi_library.usable()
 
 
