@@ -24,7 +24,7 @@ _AGAIN_S = 60.0
 
 
 class Listener(Protocol):
-    """Who wants to know; called from any thread."""
+    """Listener for messages of the driver; called from any thread."""
 
     def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
         """Hosts have changed.

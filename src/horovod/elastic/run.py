@@ -82,7 +82,9 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..
 
 
 class _Clock:
-    """What a reset costs, phase by phase; rank 0 tells the driver. Without one nothing is done."""
+    """Clock of a reset's phases; rank 0 tells the driver how long each took. Without a driver it does
+    nothing.
+    """
 
     def __init__(self, part: Part | None) -> None:
         self._part = part

@@ -1,4 +1,6 @@
-"""Who gets which samples: an order that all ranks agree on, from which a part has been processed already."""
+"""Shares of the ranks in the samples: an order that all ranks agree on, from which a part has been processed
+already.
+"""
 
 from __future__ import annotations
 

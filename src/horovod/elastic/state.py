@@ -16,7 +16,7 @@ _HOSTS, _PARTS = "hosts", "parts"
 
 
 class State:
-    """What training must not lose. Subclasses say how to ``save``, ``restore`` and ``sync`` it.
+    """State that training must not lose. Subclasses say how to ``save``, ``restore`` and ``sync`` it.
 
     Args:
         bcast_object: returns rank 0's argument on every rank; a collective.
@@ -94,8 +94,8 @@ class State:
         """For subclasses: it may be so no more."""
 
     def _agree(self, numbers: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Those of rank 0. Subclasses whose framework broadcasts numbers do it faster: it is part of every
-        commit.
+        """Return rank 0's numbers on every rank. Subclasses whose framework broadcasts numbers do it faster:
+        it is part of every commit.
         """
         match self._bcast_object((_HOSTS, *numbers)):
             case (str(what), int(known), int(newest), int(kinds)) if what == _HOSTS:

@@ -21,7 +21,7 @@ _TOKEN_BYTES = 32
 
 
 class Loan(NamedTuple):
-    """Where others of the host find it, and how they know that they have found it."""
+    """Place at which other processes of the host find lent memory, and the token by which they know it."""
 
     pid: int
     descriptor: int
@@ -75,8 +75,9 @@ class StateMemory:
 
     @classmethod
     def borrowed(cls, loan: Loan) -> StateMemory | None:
-        """What is lent; None if this process cannot have it: it is on another host, or may not look into the
-        lender."""
+        """Map lent memory; None if this process cannot: it is on another host, or may not look into the
+        lender.
+        """
         place = f"/proc/{loan.pid}/fd/{loan.descriptor}"
         descriptor = -1
         try:
@@ -101,11 +102,13 @@ class StateMemory:
         return Loan(os.getpid(), self._descriptor, self._size, self._token)
 
     def settle(self) -> None:
-        """Who wants it has it. Without that it is not written to again: somebody may be about to have it."""
+        """Note that everybody who wants the memory has it. Until then it is not written to again: somebody
+        may be about to borrow it.
+        """
         self._settled = True
 
     def writable(self) -> bool:
-        """Whether nobody else has it."""
+        """Return whether this rank owns the memory and nobody borrows it."""
         if not self.owned:
             return False
         if self._lent and self._settled:
