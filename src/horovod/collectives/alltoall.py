@@ -80,8 +80,9 @@ class Alltoall(Base[T]):
         process_set: ProcessSet,
         place: Callable[[T], T] | None,
     ) -> tuple[Description, tuple[T, T], Collect]:
-        """How the engine takes ``tensor`` and the memory for the received numbers; both; and what makes the
-        pair of the result."""
+        """Prepare the rows to be sent: descriptions for the engine of ``tensor`` and of the memory for the
+        received numbers; both of these; and the function that makes the pair of the result.
+        """
         process_set_id(process_set)
         current_engine()
         described = self._describe(tensor, 0)

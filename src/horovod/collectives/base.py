@@ -90,7 +90,9 @@ def _is_factor(value: Any) -> bool:
 
 
 def _is_outstanding(engine: _core.Engine, handle: int) -> bool:
-    """Whether it can still be waited for: after a wait that was interrupted, not after one that failed."""
+    """Return whether ``handle`` can still be waited for: after a wait that was interrupted, not after one
+    that failed.
+    """
     try:
         engine.poll(handle)
     except (ValueError, HorovodError):  # it is unknown, or its world has gone
@@ -175,7 +177,7 @@ class Base(Generic[T]):
         return absent
 
     def poll(self, handle: int) -> bool:
-        """Whether ``synchronize`` would return at once.
+        """Return whether ``synchronize`` would return at once.
 
         Raises:
             ValueError: the handle is unknown or consumed.

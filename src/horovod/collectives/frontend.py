@@ -1,4 +1,4 @@
-"""What the framework-neutral code needs to know about a framework's tensors.
+"""Interface through which the framework-neutral code handles a framework's tensors.
 
 A framework folder implements this Protocol once; everything in ``collectives``, ``exchange`` and ``objects``
 is written over it.
@@ -43,8 +43,8 @@ class Frontend(Protocol[T]):
         """
 
     def address(self, out: T) -> int:
-        """Where the content of ``out`` lies, which was made for the result of a tensor that
-        :meth:`describe` takes.
+        """Address of the content of ``out``, which was made for the result of a tensor that :meth:`describe`
+        takes.
 
         Raises:
             InvalidArgumentError: it has no memory.

@@ -117,7 +117,7 @@ class _Exporter:
 
 
 def byte_swapped(dtype: Any) -> HorovodError:
-    """What to say of an array whose bytes are in the order of other machines."""
+    """Error for an array whose bytes are in the order of other machines."""
     return InvalidArgumentError(
         f"Array type {dtype} has its bytes in the order of other machines. Pass "
         "array.astype(array.dtype.newbyteorder('='))."

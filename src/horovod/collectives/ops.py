@@ -1,4 +1,4 @@
-"""How values combine, and the two ways in which scripts say so."""
+"""Reductions, by which values combine, and the two ways in which scripts name them."""
 
 from __future__ import annotations
 

@@ -94,7 +94,9 @@ class Reducescatter(Base[T]):
         return [given for given, _ in made] or None, tuple(out for _, out in made)
 
     def _own_rows(self, tensor: T, op: int, process_set: ProcessSet) -> tuple[Description, T]:
-        """How the engine takes ``tensor`` and the memory for this rank's share of the rows; that memory."""
+        """Describe ``tensor``, and the memory for this rank's share of the rows, to the engine; return that
+        memory, too.
+        """
         rank, members = place_among(process_set)
         given = self._describe(tensor)
         shape = given[3]
