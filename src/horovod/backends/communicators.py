@@ -64,13 +64,15 @@ def load(threads_disable: bool = False) -> Any:
 
 
 def threads_supported() -> bool:
-    """Whether several threads may call MPI at the same time."""
+    """Return whether several threads may call MPI at the same time."""
     mpi = load()
     return bool(mpi.Query_thread() == mpi.THREAD_MULTIPLE)
 
 
 def is_communicator(value: object) -> bool:
-    """Whether it is a communicator of mpi4py. Does not load it: who has one has done so."""
+    """Return whether ``value`` is a communicator of mpi4py. Does not load it: a caller that has one has done
+    so.
+    """
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi is not None and isinstance(value, mpi.Comm)
 
@@ -187,7 +189,7 @@ def _with_key(said: Mapping[str, str], environ: Mapping[str, str], who: str) -> 
 
 @dataclass(frozen=True)
 class _Machine:
-    """What the others must know of the machine of a rank. Names of hosts say little: containers may share
+    """Machine of a rank, as far as the others must know it. Names of hosts say little: containers may share
     one.
 
     Attributes:
@@ -217,8 +219,8 @@ def _one_network(machines: Sequence[_Machine]) -> bool:
 
 
 def _places(machines: Sequence[_Machine], environ: Mapping[str, str]) -> list[str]:
-    """Where this rank, the first of ``machines``, serves the store: at a socket if all are in its network
-    namespace; else on the interfaces that lead to the others, who try all.
+    """Addresses at which this rank, the first of ``machines``, serves the store: a socket if all are in its
+    network namespace; else the interfaces that lead to the others, who try all.
     """
     if _one_network(machines):
         return [unix.fresh_name()]
@@ -255,7 +257,7 @@ def sub_world(ranks: Iterable[int], config: Config) -> Any:
 
 
 def members(world: Any, communicators: Sequence[Any]) -> list[tuple[list[list[int]], list[int] | None]]:
-    """Which sets of ranks of ``world`` each of some communicators describes. Collective over the world.
+    """Return the sets of ranks of ``world`` that each communicator describes. Collective over the world.
 
     At one place of the list ranks may hold different communicators, as ``Split`` makes them: each of them is
     a set.

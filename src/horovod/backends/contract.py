@@ -1,4 +1,4 @@
-"""What a backend in Python is asked to do.
+"""Contract of a backend in Python.
 
 There is one object for each process set of two or more ranks. Every member makes its object and calls its
 verbs in the same order, all on one thread, the executor: a verb may block without stopping anything but
@@ -55,8 +55,8 @@ class Backend:
 
     @classmethod
     def reduces(cls, dtype: int, op: int) -> bool:
-        """Whether ``allreduce`` and ``reducescatterv`` know these (codes of ``horovod._core``). What they do
-        not know is done by the engine. The same on every rank.
+        """Return whether ``allreduce`` and ``reducescatterv`` support this ``dtype`` and ``op`` (codes of
+        ``horovod._core``). The engine does the others. The same on every rank.
         """
         return True
 

@@ -1,4 +1,4 @@
-"""Which class moves the bytes: ``HOROVOD_CPU_OPERATIONS``."""
+"""Backends by their names in ``HOROVOD_CPU_OPERATIONS``: the chosen class moves the bytes."""
 
 from __future__ import annotations
 
