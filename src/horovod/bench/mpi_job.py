@@ -32,7 +32,7 @@ _LAST_LINES = 10
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure next. ``check``: check first that the result is right."""
+    """Request for the next measurement. ``check``: check first that the result is right."""
 
     operation: str
     dtype: str

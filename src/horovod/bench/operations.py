@@ -1,4 +1,4 @@
-"""What the tool knows about each collective: how to call it, its inputs, and the right results.
+"""Collectives that the tool measures: how to call each one, its inputs, and the right results.
 
 *Bus bandwidth* multiplies algorithm bandwidth by what an ideal algorithm moves over each rank's link for each
 byte of the size. The size is the input's, for allgather the whole output's.

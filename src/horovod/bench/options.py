@@ -69,7 +69,7 @@ backwards. Every result is checked before it is timed.
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure; see ``--help``."""
+    """Options of a measurement; see ``--help``."""
 
     operations: tuple[str, ...]
     sizes: tuple[int, ...]

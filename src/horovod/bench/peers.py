@@ -51,7 +51,7 @@ class Peer(ABC):
         return work.outputs
 
     def offers(self, operation: str) -> bool:
-        """Whether this peer has ``operation``."""
+        """Return whether this peer has ``operation``."""
         return True
 
     def paths(self) -> dict[str, tuple[int, int]]:

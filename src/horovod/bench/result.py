@@ -19,7 +19,7 @@ LIMIT = "limit"
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured, of every library in every round.
+    """Measurements of one operation, of every library in every round.
 
     Attributes:
         op: the reduction, "" where nothing is reduced.

@@ -1,4 +1,4 @@
-"""What the compared libraries can do, and their names for it."""
+"""Operations and types that the compared libraries can do, and their names for them."""
 
 from __future__ import annotations
 
