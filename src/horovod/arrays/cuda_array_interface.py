@@ -30,7 +30,7 @@ _ORDINAL: Final = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 
 
 def read(array: Any, interface: Mapping[str, Any]) -> View:
-    """Where ``array`` lies, whose attribute is ``interface``.
+    """View the memory of ``array``, whose attribute is ``interface``.
 
     Raises:
         InvalidArgumentError: dtype not supported, not contiguous, masked, or a stream that cannot be used.

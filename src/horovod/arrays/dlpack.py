@@ -65,7 +65,7 @@ _is_valid.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def read(array: Any) -> View:
-    """Where ``array`` lies.
+    """View the memory of ``array``.
 
     Raises:
         InvalidArgumentError: its device or dtype is not supported, or it is not contiguous; or it does not

@@ -22,7 +22,7 @@ _ROWS: Final = slice(1, None)
 
 
 def _view(array: Any) -> View:
-    """Where an array lies that is none of NumPy.
+    """View the memory of an array that is not one of NumPy.
 
     Raises:
         InvalidArgumentError: it is no array, or one that cannot be worked on.

@@ -56,7 +56,7 @@ def shutdown(*args: Any, **kwargs: Any) -> None:
 
 
 def poll(handle: int) -> bool:
-    """Whether :func:`synchronize` would return at once, and the result is there.
+    """Return whether the result is there, so that :func:`synchronize` would return at once.
 
     Raises:
         ValueError: the handle is unknown or already consumed.

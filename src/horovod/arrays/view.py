@@ -1,4 +1,4 @@
-"""Where an array lies: what its interface says, checked, in the terms of the core."""
+"""View of an array's memory: the content of its interface, checked, in the terms of the core."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class View(NamedTuple):
 
 
 def named(array: Any) -> str:
-    """What to call an array in a sentence: ``cupy.ndarray``."""
+    """Name an array for a sentence: ``cupy.ndarray``."""
     kind = type(array)
     module = kind.__module__.partition(".")[0]
     return kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}"
