@@ -131,7 +131,7 @@ def place(rank: int | None, size: int | None, process_set: _Members | None) -> t
 
 
 def common_count(counts: Sequence[int], remainder: str) -> int:
-    """How many samples every shard gets, if by themselves they have ``counts``.
+    """Number of samples that every shard gets, if by themselves they have ``counts``.
 
     Raises:
         ValueError: that would be none, though there are samples; or none are there at all.

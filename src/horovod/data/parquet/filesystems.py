@@ -47,7 +47,7 @@ def resolve(
 
 
 def is_local(filesystem: fs.FileSystem) -> bool:
-    """Whether files lie on a disk of this machine, as far as is known."""
+    """Return whether files lie on a disk of this machine, as far as is known."""
     return isinstance(filesystem, fs.LocalFileSystem)
 
 

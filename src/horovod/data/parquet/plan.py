@@ -1,4 +1,4 @@
-"""Which rows a shard reads in an epoch, and in which order: arithmetic only.
+"""Rows that a shard reads in an epoch, and their order: arithmetic only.
 
 All rows, in the order of the epoch's row groups, are cut into as many equal parts as there are shards. So
 all shards have equally many rows, give or take one, however many row groups there are and however large; a

@@ -129,7 +129,7 @@ class ParquetReader:
 
     @property
     def endless(self) -> bool:
-        """Whether it has no end of its own."""
+        """True if the reader has no end of its own."""
         return self._epochs is None
 
     @property
@@ -139,7 +139,7 @@ class ParquetReader:
 
     @property
     def schema(self) -> pa.Schema:
-        """Their types in the files."""
+        """Types of the columns in the files."""
         return self._files.schema
 
     def __len__(self) -> int:
