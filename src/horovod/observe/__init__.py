@@ -1,4 +1,4 @@
-"""What the running job does, for people and programs that look at it from inside."""
+"""Facts about the running job, for people and programs that look at it from inside."""
 
 from horovod.runtime import lifecycle
 
@@ -6,7 +6,7 @@ __all__ = ["data_paths"]
 
 
 def data_paths() -> dict[str, tuple[int, int]]:
-    """Which data paths carried this rank's collectives since ``init``.
+    """Return the data paths that have carried this rank's collectives since ``init``.
 
     Returns:
         Name of the path to ``(operations, bytes)``, where bytes are those of the tensors on this rank.
