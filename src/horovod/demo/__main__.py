@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def why_slow(speed_up: float, processes: int, cores: int, load: float) -> str:
-    """What on this machine may explain a small speed-up; an empty text if nothing does.
+    """Explain a small speed-up by the state of this machine; an empty text if nothing explains it.
 
     Args:
         cores: that these processes may use.

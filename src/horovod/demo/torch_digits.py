@@ -26,7 +26,7 @@ from horovod.observe import data_paths
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """What a run ends with."""
+    """Figures at the end of a run."""
 
     processes: int
     accuracy: float
