@@ -51,7 +51,7 @@ _NUMBER = r"\s*[+-]?\d{1,4000}"  # Python refuses to read longer ones
 
 
 class Flag(NamedTuple):
-    """How ``horovodrun`` offers a setting: the option, its line in ``--help``, its variable and its key in
+    """Offer of a setting by ``horovodrun``: the option, its line in ``--help``, its variable and its key in
     config files are made from this and the setting.
 
     Attributes:
@@ -83,7 +83,7 @@ class Flag(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What is known of one field of :class:`Config`.
+    """Description of one field of :class:`Config`.
 
     Attributes:
         variables: where it is read from; the first that is set counts.

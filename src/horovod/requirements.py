@@ -1,4 +1,4 @@
-"""What a module of this package needs that may not be there, and the modules that do not exist yet.
+"""Requirements of this package's modules that may be missing, and the modules that do not exist yet.
 
 Whoever imports such a module reads one sentence that says what to do. The errors are those that scripts catch
 to find out what is installed: ``ImportError``, and ``ModuleNotFoundError`` where something is absent.
@@ -96,15 +96,17 @@ class ComingModules:
 
 
 def _is_import() -> bool:
-    """Whether the finder is asked by an import: it is called by a function of the import system, which both
-    use, and that by what tells them apart."""
+    """Return whether an import asks the finder, and not a search: a function of the import system calls the
+    finder for both, and only the caller of that function tells them apart.
+    """
     asking = sys._getframe(2).f_back
     return asking is not None and asking.f_code.co_name == "_find_and_load_unlocked"
 
 
 def _is_from_import() -> bool:
-    """Whether it is ``from horovod import spark`` that asks. That passes over an error with the name of the
-    module, and says "cannot import name" in its place."""
+    """Return whether ``from horovod import spark`` asks. That statement swallows an error with the name of
+    the module, and says "cannot import name" in its place.
+    """
     asking: FrameType | None = sys._getframe(3)
     while asking is not None and asking.f_code.co_filename.startswith("<frozen importlib"):
         if asking.f_code.co_name == "_handle_fromlist":
