@@ -77,7 +77,7 @@ class HorovodError(Exception):
     """Base of everything that Farandole reports as an error."""
 
     recoverable: bool = False
-    """Whether a new round, that is a world formed anew, can mend it."""
+    """True if a new round, that is a world formed anew, can mend it."""
 
 
 class ConfigError(HorovodError, ValueError):

@@ -16,10 +16,11 @@ from typing import ClassVar, Protocol
 __all__ = ["Backend", "Steps", "Verbs"]
 
 Steps = Iterator[object] | None
-"""What a verb returns: ``None`` when it is done. Or it is a generator: then it is done when the generator
-ends. It yields where it has to wait for other ranks, and is asked again after a nap that grows from 20 µs to
-1 ms; a true value says that something has moved, so it is asked again at once and the operation counts as
-alive (``HOROVOD_GLOO_TIMEOUT_SECONDS``)."""
+"""Result of a verb: ``None`` when it is done. Or a generator: then the verb is done when the generator ends.
+It yields where it has to wait for other ranks, and is asked again after a nap that grows from 20 µs to 1 ms;
+a true value says that something has moved, so it is asked again at once and the operation counts as alive
+(``HOROVOD_GLOO_TIMEOUT_SECONDS``).
+"""
 
 
 class Backend:

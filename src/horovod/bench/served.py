@@ -25,7 +25,7 @@ MPI_TYPES: Mapping[str, str] = {
 
 
 def unserved(library: str, operation: str, dtype: str, op: str) -> str:
-    """Why ``library`` cannot do this, "" if it can."""
+    """Say why ``library`` cannot do this, "" if it can."""
     if operation == "barrier":
         return ""
     ops, types = (GLOO_OPS, _GLOO_TYPES) if library == "gloo" else (MPI_OPS, tuple(MPI_TYPES))

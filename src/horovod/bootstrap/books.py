@@ -30,7 +30,7 @@ class Collection(Generic[T]):
     names: set[str]
     waiters: list[T] = field(default_factory=list)
     ways: set[bytes | None] = field(default_factory=set)
-    """What anybody has ever left out."""
+    """Values that anybody has ever left out."""
     _books: dict[bytes | None, _Book] = field(default_factory=dict)
 
     @property

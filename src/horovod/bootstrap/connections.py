@@ -55,11 +55,11 @@ class Mesh:
     fewest_cores_per_rank: float = 1.0
     """Of the machine of the world that has the fewest for its ranks."""
     world: bytes = b""
-    """What stands for this round of the job."""
+    """Digest that stands for this round of the job."""
     segment_limit_bytes: int | None = None
     """No rank of the world makes a larger segment; None: as large as they are by their layout."""
     late: LateConnections | None = None
-    """What makes the connections that were left out; whoever forms the world starts and closes it."""
+    """Maker of the connections that were left out; whoever forms the world starts and closes it."""
 
     def hand_over(self, engine: Receiver) -> None:
         """Give every descriptor to ``engine``. If it refuses one, those that it has not been given are

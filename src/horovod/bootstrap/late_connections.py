@@ -49,7 +49,7 @@ _MOST_LIMITS = 5
 _WELCOME = b"\1"
 
 _services: weakref.WeakSet[_Service] = weakref.WeakSet()
-"""Those of this process, for a forked child."""
+"""Services of this process, for a forked child."""
 
 
 class Asking(Protocol):

@@ -80,7 +80,7 @@ WORKER_VARIABLE = "HOROVOD_ELASTIC_WORKER"
 """The number of a worker: each process of a job has another one, and none is used again."""
 
 WAIT_VARIABLE = "HOROVOD_ELASTIC_DRIVER_WAIT"
-"""How many seconds a worker waits for another driver when its own is gone; not set: it does not."""
+"""Seconds that a worker waits for another driver when its own is gone; not set: it does not wait."""
 
 _MOST_TEXT = 4096
 _MOST_NUMBER = 1 << 31

@@ -64,13 +64,15 @@ _log = logging.getLogger("horovod.bootstrap")
 _MOST_CHARACTERS = 400  # of what a script has given to sys.exit()
 
 _WORD_S = 1.0
-"""Whoever waits for a rank itself gives up so much earlier than those that wait for all, and tells them."""
+"""Lead of ranks that wait for one rank: they give up so much earlier than those that wait for all, and tell
+them.
+"""
 
 _CAUSE_S = 0.2
 """A rank that cannot be reached may have died: the store says so in a moment."""
 
 _LATE_SHARE = 0.9
-"""How much of the time that an operation may stand still a connection may take that it waits for."""
+"""Part of the operation timeout that making a connection may take."""
 
 
 Prepare = Callable[[Topology, Mesh], None]

@@ -30,7 +30,7 @@ __all__ = [
 VARIABLE = "HOROVOD_NETWORK_PROTECTION"
 
 BETWEEN_HOSTS = "integrity"
-"""What ``auto`` means there; docs/decisions/0040 has the figures."""
+"""Meaning of ``auto`` between hosts; docs/decisions/0040 has the figures."""
 
 _LEVELS = ("off", "integrity", "full")  # in the order of the core's numbers
 _SECRET_BYTES = 44  # a key of AES-256 and a nonce of 12 bytes

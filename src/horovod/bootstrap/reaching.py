@@ -17,7 +17,7 @@ __all__ = ["reach_store"]
 
 _RESOLVE_AGAIN_S = 0.5
 _STRANGER_S = 1.0
-"""How long the other ways may still take when somebody else answers at one of them."""
+"""Time that the other ways may still take when somebody else answers at one of them."""
 
 
 def reach_store(

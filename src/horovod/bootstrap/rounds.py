@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 ROUNDS = "epoch/"
-"""What all rounds of all epochs have in the store begins with this."""
+"""Prefix of all keys that rounds have in the store, in all epochs."""
 
 _PLAN = "plan"
 """The present plan of a launcher that deals out ranks anew: its epoch and its size."""

@@ -29,7 +29,7 @@ _STAGGER_S = 0.05
 """A kernel answers a connection by itself, so on a working way within a network an answer takes no longer."""
 
 _PATIENCE_S = 1.0
-"""How much longer a way that is connected may take for the handshake: its process may be busy."""
+"""Extra time that a connected way may take for the handshake: its process may be busy."""
 
 _RETRY_FIRST_S = 0.02
 _RETRY_LAST_S = 0.5

@@ -15,7 +15,7 @@ from horovod.errors import AuthenticationError, HorovodInternalError, Rendezvous
 __all__ = ["StoreClient"]
 
 _NONSENSE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-"""What looking for the parts of a message raises that is of another shape."""
+"""Errors of a search for the parts of a message in one of another shape."""
 
 _ANSWER_GRACE_S = 5.0  # the server answers time-outs itself; this is for a server that answers nothing at all
 

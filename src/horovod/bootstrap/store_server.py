@@ -143,7 +143,7 @@ class StoreServer:
             end.close()
 
     def fail(self, prefix: str, cause: Cause) -> None:
-        """Whoever waits for a key below ``prefix``, now or later, hears of ``cause``. From any thread."""
+        """Tell ``cause`` to everybody who waits for a key below ``prefix``, now or later. From any thread."""
         self._order(lambda table: table.fail(prefix, cause))
 
     def put(self, key: str, value: Any) -> None:
@@ -342,7 +342,7 @@ class StoreServer:
         self._close(connection, reason)
 
     def _wait_for_a_descriptor(self, error: OSError) -> None:
-        """Whoever waits in the backlog would wake us again and again."""
+        """Refuse a stranger, or pause accepting: the backlog would wake this thread again and again."""
         if self._strangers:
             self._refuse(self._least_likely(), str(error))
             return

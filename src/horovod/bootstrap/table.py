@@ -53,8 +53,8 @@ _RANK_COST_BYTES = 40  # a number and its place
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a scope was aborted: a sentence, and the ranks that were waited for in vain, if that was it.
-    ``rank`` and ``host``: which one failed; None and "": that is not known, or it was no single one.
+    """Cause of a scope's abort: a sentence, and the ranks that were waited for in vain, if that was it.
+    ``rank`` and ``host``: the rank that failed; None and "": it is not known, or it was no single one.
     """
 
     text: str

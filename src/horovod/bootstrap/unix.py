@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 NO_PORT = 0
-"""Where an address has a host and a port, and the host is the name of a socket."""
+"""Port of an address whose host is the name of a socket."""
 
 NAME_OF_KEY = "@"
 """In place of a name: it follows from the key of the job (``secret.name_of``)."""

@@ -28,7 +28,7 @@ Addresses = Mapping[str, Sequence[tuple[str, int]]]
 """Host and port of a service on each of its interfaces."""
 
 _PATIENCE_S = 20.0
-"""How long one question for the end waits; a service whose host is gone is noticed a little later."""
+"""Time that one question for the end waits; a service whose host is gone is noticed a little later."""
 
 
 class ComputeService:

@@ -12,7 +12,7 @@ from horovod.data.pass_buffer import PassBuffer
 __all__ = ["AsyncDataLoaderMixin", "BaseDataLoader"]
 
 _CLOSE_LIMIT_S = 10.0
-"""How long closing waits for the thread, which may be in the middle of loading a batch."""
+"""Time that closing waits for the thread, which may be in the middle of loading a batch."""
 
 _END = object()
 

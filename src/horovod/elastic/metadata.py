@@ -14,7 +14,7 @@ _log = logging.getLogger("horovod")
 _ANSWER_S = 2.0
 _MOST_BYTES = 1 << 12
 _NOTHING = ("", "false", "none", "null")
-"""What clouds answer, with status 200, where there is no notice."""
+"""Answers of clouds, with status 200, where there is no notice."""
 
 # Each is demanded by one cloud's metadata service, and ignored by the others.
 _HEADERS = {"Metadata-Flavor": "Google", "Metadata": "true"}

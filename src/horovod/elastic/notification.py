@@ -20,7 +20,7 @@ __all__ = ["HostUpdateResult", "Listener", "WorkerNotificationManager", "notific
 _log = logging.getLogger("horovod")
 
 _AGAIN_S = 60.0
-"""Who loses the driver twice within this time has lost it."""
+"""Time within which the second loss of the driver is final."""
 
 
 class Listener(Protocol):

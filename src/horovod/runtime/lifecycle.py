@@ -43,10 +43,12 @@ __all__ = ["Core", "Follower", "Runtime", "current", "follow", "is_initialized",
 _log = logging.getLogger("horovod")
 
 _DRAIN_S = 10.0
-"""How long a process that ends goes on to serve ranks that are behind. They need milliseconds."""
+"""Time that a process that ends goes on to serve ranks that are behind. They need milliseconds."""
 
 _COME_BACK_S = 1.0
-"""How long a process that ends waits for other threads' calls. What they wait for has ended then."""
+"""Time that a process that ends waits for other threads' calls. Everything that these wait for has ended by
+then.
+"""
 
 
 @dataclass(frozen=True, eq=False)

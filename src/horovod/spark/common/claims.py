@@ -17,7 +17,7 @@ from horovod.spark.common.stores.base import Store
 __all__ = ["Claim"]
 
 _LEASE_S: Final = 120.0
-"""What a driver that is killed leaves is free after this time. Clocks of drivers must agree that well."""
+"""Time after which the place of a killed driver is free. Clocks of drivers must agree that well."""
 
 _RENEWAL_S: Final = 20.0
 

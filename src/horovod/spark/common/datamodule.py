@@ -31,7 +31,7 @@ class DataModule(ABC):
     """
 
     short_name: ClassVar[str] = ""
-    """How messages call it."""
+    """Name of the data module in messages."""
 
     def __init__(
         self,
