@@ -1,5 +1,5 @@
-"""What ``horovod.keras`` and ``horovod.tensorflow.keras`` share. Both ask Keras which framework it computes
-with, and call the collectives of that framework.
+"""Code shared by ``horovod.keras`` and ``horovod.tensorflow.keras``. Both ask Keras which framework it
+computes with, and call the collectives of that framework.
 
 The first argument of every function is the module to work with, ``keras`` or ``keras.backend``.
 """
@@ -77,7 +77,7 @@ def distributed(keras: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _no_optimizer(given: Any) -> str:
-    """What to say of something else in the place of an optimizer."""
+    """Message for something else that was given in place of an optimizer."""
     if hasattr(given, "trainable_weights"):
         wanted = "wrap the optimizer, not the model"
     else:

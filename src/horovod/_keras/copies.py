@@ -28,11 +28,11 @@ class VariableCopies:
         self._new = [(each, _copied(_held(each), old)) for each, old in zip(variables, olds, strict=True)]
 
     def adopt(self) -> None:
-        """What was prepared is the last copy from now on."""
+        """Make the prepared copy the last one."""
         self._spare, self._whole, self._new = self._whole, self._new, []
 
     def prepared(self) -> list[np.ndarray[Any, Any]]:
-        """What was prepared, to be overwritten by what shall be the last copy."""
+        """Arrays of the prepared copy, for callers to overwrite with the content of the next last copy."""
         return [array for _, array in self._new]
 
     def assign_prepared(self) -> None:
@@ -50,7 +50,7 @@ def _assign(copies: list[_Copy]) -> None:
 
 
 def _held(variable: Any) -> np.ndarray[Any, Any]:
-    """Its value, not copied where the framework allows to look at it."""
+    """Return the value of ``variable``, not copied where the framework allows to look at it."""
     each: Any
     for each in (variable, getattr(variable, "value", None)):
         if hasattr(each, "read_value"):  # TensorFlow: numpy() would copy

@@ -1,5 +1,6 @@
-"""What users see: callbacks, made from those of ``callbacks.py`` and ``elastic.py`` for one Keras, and the
-text of an optimizer."""
+"""Faces that users see: callbacks, made from those of ``callbacks.py`` and ``elastic.py`` for one Keras, and
+the text of an optimizer.
+"""
 
 from __future__ import annotations
 

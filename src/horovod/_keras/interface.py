@@ -33,7 +33,7 @@ _ON_ANY_KERAS = (
 
 
 class Interface:
-    """What depends on Keras or its framework, and has one signature in both modules.
+    """Functions that depend on Keras or its framework, and have one signature in both modules.
 
     Args:
         keras: the module.

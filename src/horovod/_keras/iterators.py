@@ -12,7 +12,7 @@ __all__ = ["Positions", "is_iterator"]
 
 
 def is_iterator(value: Any) -> bool:
-    """Whether it is the ``iter()`` of a ``tf.data.Dataset``. TensorFlow is not loaded for it."""
+    """Return whether ``value`` is the ``iter()`` of a ``tf.data.Dataset``. Does not load TensorFlow."""
     tf: Any = sys.modules.get("tensorflow")
     return tf is not None and isinstance(value, tf.data.Iterator) and hasattr(value, "_serialize_to_tensors")
 
@@ -46,7 +46,7 @@ class Positions:
         self._new = {name: _position(name, each) for name, each in self.iterators.items()}
 
     def adopt(self) -> None:
-        """What was prepared is the last set from now on; cannot fail."""
+        """Make the prepared positions the last set; cannot fail."""
         self.saves = self._new_saves
         self._whole, self._new = self._new, {}
 

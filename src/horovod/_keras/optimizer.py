@@ -33,8 +33,9 @@ class CallableList(list[Any]):
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Whether ``optimizer`` reduces gradients. Its class cannot tell by name: that is the wrapped one's, so
-    that saved models load without Horovod."""
+    """Return whether ``optimizer`` reduces gradients. The name of its class does not tell: it is the wrapped
+    one's, so that saved models load without Horovod.
+    """
     return getattr(optimizer, "_horovod_settings", None) is not None
 
 
@@ -91,7 +92,7 @@ def _made_again(optimizer: Any, kind: type) -> Any | None:
 
 
 class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
-    """What comes before the class of the wrapped optimizer.
+    """Base that comes before the class of the wrapped optimizer.
 
     Attributes:
         _horovod_settings: of the class.
@@ -445,12 +446,12 @@ def _subclass(kind: type[Any], framework: Framework, settings: GradientSettings)
 
 
 def _overwrites(variable: Any) -> bool:
-    """Whether what comes in the place of its gradient are new values: statistics of float8 training."""
+    """Return whether ``variable`` gets new values in place of a gradient: statistics of float8 training."""
     return bool(getattr(variable, "overwrite_with_gradient", False))
 
 
 def _keeps_own(settings: GradientSettings) -> bool:
-    """Whether there is nobody to reduce with. In elastic jobs that is only known when a step runs."""
+    """Return whether there is nobody to reduce with. In elastic jobs that is only known when a step runs."""
     return not lifecycle.current().config.elastic and stays_local(settings.process_set)
 
 

@@ -1,4 +1,4 @@
-"""What the shared Keras code needs from the framework that Keras computes with."""
+"""Contract between the shared Keras code and the framework that Keras computes with."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Framework(Protocol):
         return
 
     def is_reduced(self, gradient: Any) -> bool:
-        """Whether something else has reduced ``gradient`` already."""
+        """Return whether something else has reduced ``gradient`` already."""
         return False
 
     def dense(self, gradient: Any) -> Any | None:
@@ -85,7 +85,9 @@ class Framework(Protocol):
         return False
 
     def runs_at_once(self, value: Any) -> bool:
-        """Whether this step runs as it is written; it is being traced if ``value``, of a variable, is."""
+        """Return whether this step runs as written. If ``value``, of a variable, is being traced, so is the
+        step.
+        """
         return True
 
     def choose(self, condition: Any, if_true: Branch, if_false: Branch, variables: Sequence[Any]) -> Any:
@@ -118,7 +120,7 @@ class Framework(Protocol):
         return value
 
     def in_session(self) -> bool:
-        """Whether operations become part of a v1 graph, which a session runs."""
+        """Return whether operations become part of a v1 graph, which a session runs."""
         return False
 
     def broadcast_global_variables(self, root_rank: int) -> Any:
