@@ -35,10 +35,10 @@ class Accumulator(ABC):
     """
 
     returns_sums: ClassVar[bool] = True
-    """Whether passes in between give the sums so far, or only their own gradients."""
+    """True if passes in between give the sums so far, not only their own gradients."""
 
     traces_share_sums: ClassVar[bool] = True
-    """Whether graphs that were built one after another add to the same sums."""
+    """True if graphs that were built one after another add to the same sums."""
 
     def __init__(self, settings: GradientSettings, reduce: Callable[..., Sequence[Any]]) -> None:
         self._traced: frozenset[int] = frozenset()  # ids of the sums that a graph knows
@@ -65,7 +65,7 @@ class Accumulator(ABC):
 
     @abstractmethod
     def read(self, variable: Any) -> Any:
-        """Its value now."""
+        """Return the present value of ``variable``."""
 
     @abstractmethod
     def write(self, variable: Any, value: Any) -> Any:
@@ -77,8 +77,9 @@ class Accumulator(ABC):
 
     @abstractmethod
     def runs_at_once(self) -> bool:
-        """Whether passes run as they are written. A graph is built once for many passes, and which gradients
-        there are is a part of it."""
+        """Return whether passes run as they are written. A graph is built once for many passes, and has the
+        set of gradients built in.
+        """
 
     @abstractmethod
     def choose(self, condition: Any, if_true: Callable[[], Any], if_false: Callable[[], Any]) -> Any:
@@ -147,7 +148,8 @@ class Accumulator(ABC):
         return result
 
     def complete(self, gradients: Sequence[Any]) -> Any:
-        """Whether this is the last pass of a cycle, so that there is something to apply: a boolean scalar.
+        """Return whether this is the last pass of a cycle, so that there is something to apply: a boolean
+        scalar.
 
         Args:
             gradients: what :meth:`compute_gradients` returned.

@@ -33,7 +33,7 @@ _SUBMITTED_ELSEWHERE: Final = -1
 
 
 class GradientStore(ABC, Generic[T]):
-    """Where the gradients live, and what a framework does differently with them."""
+    """Store of the gradients, with the operations on them that differ between frameworks."""
 
     remedy: str
     """Sentences for scripts that change gradients while these are exchanged: what to write instead."""
@@ -66,7 +66,7 @@ class GradientStore(ABC, Generic[T]):
     # What has a body here suits a store without sparse and complex gradients.
 
     def is_sparse(self, index: int, gradient: T) -> bool:
-        """Whether the gradient of parameter ``index`` holds rows with their indices instead of a dense
+        """Return whether the gradient of parameter ``index`` holds rows with their indices instead of a dense
         tensor. The store remembers a yes: from then on :meth:`zero` gives a sparse zero.
         """
         return False
@@ -173,7 +173,7 @@ class GradientExchange(Generic[T]):
         # ... or if an exchange during backward would take cores from the ranks that compute.
         self._late = self._exchanges_late()
         self.in_flight = False
-        """Whether gradients have been handed over since the last :meth:`finish`."""
+        """True if gradients have been handed over since the last :meth:`finish`."""
         self.advice = ""
         """Further advice for gradients that come too often."""
         self.replicas: Replicas | None = None
@@ -326,8 +326,9 @@ class GradientExchange(Generic[T]):
         return True
 
     def _exchanges_late(self) -> bool:
-        """Whether gradients are better submitted all together when backward has ended: where every core
-        computes, whoever exchanges meanwhile takes a core from that, on all ranks at once (decision 24).
+        """Return whether gradients are better submitted all together when backward has ended: where every
+        core computes, an exchange meanwhile takes a core from the computation, on all ranks at once (decision
+        24).
         """
         runtime = lifecycle.current()
         choice = runtime.config.overlap_gradients

@@ -1,4 +1,4 @@
-"""Which gradients travel together, as one operation."""
+"""Groups of gradients that travel together, as one operation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def split_list(items: Sequence[Any], parts: int) -> list[list[Any]]:
 def plan_groups(
     kinds: Sequence[Hashable], variables: Sequence[Any] | None = None, groups: Groups = None
 ) -> list[list[int]]:
-    """Which gradients travel as one operation, as positions; every position once.
+    """Plan the groups of gradients that travel as one operation, as positions; every position once.
 
     Args:
         kinds: of each gradient, what must be equal within one operation (the dtype, and whether it is

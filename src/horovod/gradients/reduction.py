@@ -34,7 +34,7 @@ _SPELLED_OUT: Final = 16
 
 
 def stays_local(process_set: ProcessSet) -> bool:
-    """Whether this process keeps its own gradients: it is not in the set, or alone in it.
+    """Return whether this process keeps its own gradients: it is not in the set, or alone in it.
 
     Raises:
         ValueError: ``init()`` has not been called.

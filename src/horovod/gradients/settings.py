@@ -1,4 +1,4 @@
-"""How the gradients of an optimizer or a tape are reduced: one record, checked in one place."""
+"""Settings for the reduction of an optimizer's or a tape's gradients: one record, checked in one place."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def keep_apart(variable: Any) -> None:
 
 
 def kept_apart(variable: Any) -> bool:
-    """Whether every rank has its own value of ``variable``."""
+    """Return whether every rank has its own value of ``variable``."""
     return getattr(variable, "_horovod_kept_apart", False)
 
 
