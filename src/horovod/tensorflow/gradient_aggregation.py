@@ -23,7 +23,7 @@ class Aggregation(Accumulator):
     """Sums in variables of TensorFlow, in any mode."""
 
     _counts_iterations = True
-    """Whether steps are counted in ``iterations`` of the optimizer, where no ``global_step`` is given."""
+    """True if steps are counted in ``iterations`` of the optimizer, where no ``global_step`` is given."""
 
     def __init__(self, settings: GradientSettings, reduction: PartialReduction) -> None:
         super().__init__(settings, reduction)

@@ -61,7 +61,7 @@ def distributed(optimizer: Any, settings: GradientSettings) -> Any:
 
 
 class _DistributedOptimizer(_Wrapped):  # type: ignore[misc]
-    """What both families have in common."""
+    """Code shared by both families of optimizers."""
 
     _horovod_settings: GradientSettings
 

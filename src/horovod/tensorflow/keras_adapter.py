@@ -118,7 +118,7 @@ class TensorFlowFramework(Framework):
 
 
 def _may_be_mended(error: tf.errors.OpError) -> bool:
-    """Whether a new world can mend the error. Our ops report a mismatch and the lack of a world as
+    """Return whether a new world can mend the error. Our ops report a mismatch and the lack of a world as
     FailedPrecondition, and a refused argument as one of the other two."""
     refused = tf.errors.FailedPreconditionError | tf.errors.InvalidArgumentError | tf.errors.AbortedError
     return not isinstance(error, refused)

@@ -21,5 +21,5 @@ def mark(tensors: Iterable[Any]) -> None:
 
 
 def is_marked(tensor: Any) -> bool:
-    """Whether ``tensor`` was given to :func:`mark`. A tensor that is computed from it has no mark."""
+    """Return whether ``tensor`` was given to :func:`mark`. A tensor that is computed from it has no mark."""
     return tensor is not None and _marked.get(id(tensor)) is tensor

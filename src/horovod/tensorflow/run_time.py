@@ -14,7 +14,7 @@ __all__ = ["decides_at_run_time", "exchanges", "members"]
 
 
 def decides_at_run_time() -> bool:
-    """Whether a graph is being built that may outlive the number of ranks (``HOROVOD_ELASTIC``).
+    """Return whether a graph is being built that may outlive the number of ranks (``HOROVOD_ELASTIC``).
 
     Raises:
         ValueError: ``init()`` has not been called.
@@ -31,8 +31,9 @@ def members(process_set: ProcessSet) -> Any:
 
 
 def exchanges(process_set: ProcessSet) -> Any:
-    """Whether this process is in the set and not alone there when the graph runs: a bool scalar in host
-    memory."""
+    """Make a bool scalar in host memory: true if this process is in the set and not alone there when the
+    graph runs.
+    """
     with tf.device("/cpu:0"):
         number = process_set_id(process_set)
         included = tf.equal(process_set_included_op(number), 1)

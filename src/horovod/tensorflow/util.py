@@ -13,7 +13,7 @@ __all__ = ["_executing_eagerly", "raw", "refs_to_vars", "split_list", "vars_to_r
 
 
 def _executing_eagerly() -> bool:
-    """Whether ops run as they are called."""
+    """Return whether ops run as they are called."""
     return bool(tf.executing_eagerly())
 
 

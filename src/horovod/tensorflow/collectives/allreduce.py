@@ -52,7 +52,7 @@ def handle_average_backwards_compatibility(op: int | None, average: bool | None)
 
 
 def check_num_rank_power_of_2(num_rank: int) -> bool:
-    """Whether Adasum can combine so many ranks."""
+    """Return whether Adasum can combine so many ranks."""
     return num_rank_is_power_2(num_rank)
 
 

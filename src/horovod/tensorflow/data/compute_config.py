@@ -1,4 +1,4 @@
-"""What a training job has to know of a compute job, and the file that tells it."""
+"""Configuration of a compute job, as a training job has to know it, and the file that has it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ FILES_ENOUGH: Final = 8
 """From so many files per rank on, one more for some ranks makes little difference: an eighth at most."""
 
 FILES_AT_ONCE: Final = 4
-"""How many files a rank reads in turn. A constant: the order of records must not depend on the machine."""
+"""Files that a rank reads in turn. A constant: the order of records must not depend on the machine."""
 
 ENDLESS: Final = "endless"
 LEVELS: Final = ("auto", "file", "record")
@@ -38,7 +38,7 @@ LEVELS: Final = ("auto", "file", "record")
 
 @dataclass(frozen=True)
 class Shard:
-    """What one rank trains on, and how it was found.
+    """Shard of the data that one rank trains on, and the way it was found.
 
     Attributes:
         dataset: this rank's records, in an order that only the arguments decide. Shuffle, map and batch it.
@@ -196,7 +196,7 @@ def _read(names: Sequence[str], reader: Callable[[Any], Any]) -> Any:
 
 
 def _in_all(records: int | Mapping[str, int] | None, names: Sequence[str] | None) -> int | None:
-    """How many records ``records`` says there are."""
+    """Count all records by what ``records`` says."""
     if names is not None:
         known = _in_shares(records, names, 1)
         return None if known is None else known[0]
@@ -206,7 +206,7 @@ def _in_all(records: int | Mapping[str, int] | None, names: Sequence[str] | None
 
 
 def _in_shares(records: int | Mapping[str, int] | None, names: Sequence[str], size: int) -> list[int] | None:
-    """How many records each rank's files hold, by what ``records`` says of each file."""
+    """Count the records in each rank's files by what ``records`` says of each file."""
     if records is None:
         return None
     if not isinstance(records, Mapping):
@@ -226,7 +226,7 @@ def _refuse_endless(of_a_file: Any) -> None:
 
 
 def _count(dataset: Any) -> int:
-    """How many elements there are, by reading all if need be."""
+    """Count the elements of ``dataset``, by reading all if need be."""
     if not tf.executing_eagerly():
         raise InvalidArgumentError(
             "Outside of eager mode records cannot be counted: give their number (records=), or "
@@ -237,7 +237,7 @@ def _count(dataset: Any) -> int:
 
 
 class _Agreement:
-    """What ranks tell each other, so that all of them raise if they do not see the same data."""
+    """Agreement of the ranks on their data: all of them raise if they do not see the same."""
 
     def __init__(self, names: Sequence[str] | None, process_set: ProcessSet | None) -> None:
         self._files = zlib.crc32("\n".join(names or ()).encode())
