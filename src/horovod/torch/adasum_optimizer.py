@@ -69,7 +69,7 @@ class _Differences(GradientStore[torch.Tensor]):
 
 
 class _DistributedAdasumOptimizer(WrappedOptimizer):
-    """What ``DistributedOptimizer(op=Adasum)`` puts before the class of the wrapped optimizer.
+    """Base that ``DistributedOptimizer(op=Adasum)`` puts before the class of the wrapped optimizer.
 
     Weights change in :meth:`step` only. Optimizers that need a closure (``LBFGS``) cannot be used, and a
     ``GradScaler`` cannot either: gradients are used before it could unscale them.
@@ -113,7 +113,9 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
         return {**super()._arguments(), "compression": self._compression, "op": Adasum}
 
     def _difference_of(self, index: int, _: torch.Tensor) -> torch.Tensor:
-        """How the wrapped optimizer would change parameter ``index``; the parameter keeps its values."""
+        """Compute the change that the wrapped optimizer would make to parameter ``index``; the parameter
+        keeps its values.
+        """
         parameter = self._parameters[index]
         differences = self._differences
         old = differences.old.get(index)

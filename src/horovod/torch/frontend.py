@@ -88,7 +88,7 @@ def _place(tensor: torch.Tensor) -> tuple[int, int, int]:
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:
-    """Whether a complex tensor has other values than lie in its memory."""
+    """Return whether a complex tensor has other values than lie in its memory."""
     return tensor.is_conj() or tensor.is_neg()
 
 
@@ -107,7 +107,7 @@ def shared_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_dense(tensor: torch.Tensor, shape: torch.Size) -> bool:
-    """Whether its values lie one after another, each as it is. Sparse tensors are not contiguous."""
+    """Return whether the values lie one after another, each as it is. Sparse tensors are not contiguous."""
     # In memory of a tensor with the negative bit lie the values with the other sign. It is the imaginary part
     # of a conjugate, and contiguous only if it has one element. One element always is; one without an address
     # (sparse) raises.
@@ -225,7 +225,7 @@ class TorchFrontend:
 
 
 def not_a_tensor(value: Any) -> str:
-    """What to say of a ``value`` that should be a tensor."""
+    """Message for a ``value`` that should be a tensor."""
     kind = type(value)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}."
     remedy = {
@@ -238,7 +238,7 @@ def not_a_tensor(value: Any) -> str:
 
 
 def _refusal(tensor: Any) -> HorovodError:
-    """Why ``describe`` cannot describe ``tensor``."""
+    """Error that says why ``describe`` cannot describe ``tensor``."""
     if not isinstance(tensor, torch.Tensor):
         return InvalidArgumentError(not_a_tensor(tensor))
     if tensor.layout != torch.strided:

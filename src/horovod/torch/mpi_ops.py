@@ -70,7 +70,7 @@ def shutdown(*args: Any, **kwargs: Any) -> None:
 
 
 def poll(handle: int) -> bool:
-    """Whether :func:`synchronize` would return at once.
+    """Return whether :func:`synchronize` would return at once.
 
     Raises:
         ValueError: the handle is unknown or already consumed.

@@ -36,7 +36,7 @@ Hook = Callable[[Any], None]
 
 
 class _DistributedOptimizer(WrappedOptimizer):
-    """What ``DistributedOptimizer`` puts before the class of the wrapped optimizer.
+    """Base that ``DistributedOptimizer`` puts before the class of the wrapped optimizer.
 
     Gradients go through four stages: accumulated on this rank; handed over while ``backward()`` still runs;
     exchanged, after :meth:`synchronize`; used by :meth:`step`. Hooks of the user have a place in each: see

@@ -37,7 +37,7 @@ _frontend = TorchFrontend()
 
 
 class SharedGradients:
-    """Which gradients of one optimizer lie in shared memory.
+    """Gradients of one optimizer that lie in shared memory.
 
     Args:
         choice: the setting, see ``Config.shared_gradients``.
@@ -45,7 +45,7 @@ class SharedGradients:
 
     def __init__(self, choice: str) -> None:
         self.always: Final = choice == "1"
-        """Whether every gradient is brought into shared memory as soon as it has been computed."""
+        """True if every gradient is brought into shared memory as soon as it has been computed."""
         self._wanted = choice != "0"
         self._looks_left = _LOOKS if choice == "auto" else 0
         self._seen: dict[int, weakref.ref[torch.Tensor]] = {}
@@ -167,8 +167,9 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def _movable(gradient: torch.Tensor) -> bool:
-    """Whether nobody else knows the memory of ``gradient``, as far as can be seen, and the core could work on
-    it."""
+    """Return whether nobody else knows the memory of ``gradient``, as far as can be seen, and the core could
+    work on it.
+    """
     return (
         gradient.is_cpu
         and _frontend.peek(gradient) is not None

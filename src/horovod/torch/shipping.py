@@ -11,7 +11,7 @@ __all__ = ["reduce_memory"]
 
 
 def reduce_memory(obj: Any, least_bytes: int) -> tuple[Any, ...] | None:
-    """How pickle makes ``obj`` again around its memory; None: PyTorch pickles it.
+    """Tell pickle how to make ``obj`` again around its memory; None: PyTorch pickles it.
 
     Only plain contiguous tensors and parameters in host memory, of ``least_bytes`` or more, go this way.
     """

@@ -1,4 +1,4 @@
-"""Which parameters have sparse gradients, though this rank has not seen one: tables of embeddings."""
+"""Tables of embeddings: parameters with sparse gradients, which this rank need not have seen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["is_sparse_table", "sparse_tables"]
 
 
 def is_sparse_table(module: torch.nn.Module) -> TypeGuard[torch.nn.Embedding | torch.nn.EmbeddingBag]:
-    """Whether the gradient of the module's weight holds only the rows that were used."""
+    """Return whether the gradient of the module's weight holds only the rows that were used."""
     return isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
 
 

@@ -1,5 +1,6 @@
-"""What both kinds of distributed optimizer share: they are instances of a subclass of the wrapped optimizer's
-class, watch its parameters, and count backward passes."""
+"""Base of both kinds of distributed optimizer: they are instances of a subclass of the wrapped optimizer's
+class, watch its parameters, and count backward passes.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +46,10 @@ class WrappedOptimizer(torch.optim.Optimizer):
     _exchange: GradientExchange[torch.Tensor] | None = None
     _names: ParameterNames
     _parameters: list[torch.Tensor]
-    """What is exchanged; the numbers of the exchange are positions in it."""
+    """Parameters that are exchanged; the numbers of the exchange are positions in this list."""
     _bring: Callable[[int, torch.Tensor], torch.Tensor] | None = None
     _frozen: list[torch.Tensor]
-    """What will be exchanged once it requires gradients."""
+    """Parameters that will be exchanged once they require gradients."""
     _layout: list[list[torch.Tensor]]
     """Content of ``param_groups`` at the last exchange."""
     _passes: int

@@ -24,7 +24,7 @@ _LEAST_BYTES = 1 << 20
 _SPARES = 2
 
 Lent = tuple[bytes, Loan]
-"""Where the tensors lie in the memory, and where that is."""
+"""Digest of the tensors' places in lent memory, and the place of that memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +45,11 @@ class _Kept:
         return self.memory is None or self.memory.writable()
 
     def fits(self, placement: Placement) -> bool:
-        """Whether its memory can be used for a copy. That of single tensors can, for those that fit."""
+        """Return whether the memory can hold a copy. That of single tensors can, for those that fit."""
         return self.memory is None or self.entries == placement.entries
 
     def places(self, placement: Placement) -> dict[Any, torch.Tensor]:
-        """Where the tensors go that have an entry, by the places that they are copied from."""
+        """Map the place of each tensor with an entry to the view that it is copied to."""
         return {} if self.memory is None else dict(zip(placement.sources, self.views, strict=True))
 
 
@@ -78,7 +78,7 @@ class Copies:
         self._new = replace(kept, value=made, entries=placement.entries)
 
     def adopt(self) -> None:
-        """What was prepared is the last copy from now on."""
+        """Make the prepared copy the last one."""
         assert self._new is not None
         last, self._whole, self._new = self._whole, self._new, None
         spares = [each for each in self._spares if each is not self._source]
@@ -98,7 +98,9 @@ class Copies:
         }
 
     def forget_equal(self) -> None:
-        """It may have been written to in ways that are not counted."""
+        """Forget which tensors are equal to the last copy: they may have been written to in ways that are not
+        counted.
+        """
         self._equal = {}
 
     def lend(self, value: Any) -> Lent | None:
@@ -111,7 +113,7 @@ class Copies:
         return placement.digest, memory.lend()
 
     def settle(self) -> None:
-        """Who wants what was lent has it."""
+        """Note that everybody who wants the lent memory has it."""
         if self._whole.memory is not None:
             self._whole.memory.settle()
 
@@ -165,7 +167,7 @@ class Copies:
         return self._spares[0] if self._spares else _Kept()
 
     def _is_known(self, value: Any, placement: Placement) -> bool:
-        """Whether `value` is known to be equal to the last copy."""
+        """Return whether `value` is known to be equal to the last copy."""
         return self._whole.entries == placement.entries and all(
             _is_equal(self._equal, place_of(tensor), tensor, copy)
             for tensor, copy in _tensors(value, self._whole.value)

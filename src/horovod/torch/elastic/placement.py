@@ -1,4 +1,4 @@
-"""Where the tensors of a saved state lie in one run of memory."""
+"""Placement of the tensors of a saved state in one run of memory."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Placement:
 
 
 def place_of(value: torch.Tensor) -> Any:
-    """Where it lies, and how: equal for tied tensors."""
+    """Describe the place and layout of a tensor: equal for tied tensors."""
     return (value.data_ptr(), value.shape, value.stride(), value.dtype, value.device)
 
 

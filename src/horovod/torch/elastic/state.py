@@ -32,7 +32,9 @@ _broadcast = functools.partial(broadcast_object, root_rank=0, name="elastic.stat
 
 
 class StateHandler:
-    """How one kind of object is saved, restored and made equal on all ranks. ``value`` is the object."""
+    """Handler of one kind of object, which saves it, restores it and makes it equal on all ranks. ``value``
+    is the object.
+    """
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -60,7 +62,7 @@ class StateHandler:
 
 
 class _CopyHandler(StateHandler):
-    """What is saved are copies of a state dict. Saving has two steps: it fails for all or for none."""
+    """Handler that saves copies of a state dict. Saving has two steps: it fails for all or for none."""
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -87,20 +89,21 @@ class _CopyHandler(StateHandler):
         return self._copies.lend(self.value.state_dict())
 
     def borrow_saved(self, lent: Lent | None) -> None:
-        """What is live is that of rank 0: be ready to have its copy too, for :meth:`keep_synced`. After
-        ``None`` that makes a copy."""
+        """Prepare to have rank 0's copy, too, for :meth:`keep_synced`: the live state is that of rank 0.
+        After ``None`` :meth:`keep_synced` makes a copy.
+        """
         self._copies.borrow(self.value.state_dict(), lent)
 
     def settle_saved(self) -> None:
-        """Whoever wants what was lent has it."""
+        """Note that everybody who wants the lent memory has it."""
         self._copies.settle()
 
     def note_saved(self) -> None:
-        """What is saved is equal to what is live now."""
+        """Note that the saved state is equal to the live one now."""
         self._copies.note_equal(self.value.state_dict())
 
     def forget_saved(self) -> None:
-        """It may be so no more."""
+        """Forget that the saved state is equal to the live one."""
         self._copies.forget_equal()
 
     def restore(self) -> None:
@@ -181,7 +184,7 @@ class RandomStateHandler(StateHandler):
         self.value.sync(_broadcast, rank())
 
     def keep_synced(self) -> None:
-        """It has; to save would count as a commit."""
+        """Do nothing: the value has kept its state, and to save would count as a commit."""
 
 
 _registry: list[tuple[type[Any], type[Any]]] = [
@@ -311,7 +314,9 @@ class TorchState(ObjectState):
             handler.keep_synced()
 
     def _equal_copies(self) -> dict[str, _CopyHandler]:
-        """Those of which all tensors are equal on all ranks after a sync, whatever subclasses may do."""
+        """Return the handlers whose tensors are all equal on all ranks after a sync, whatever subclasses may
+        do.
+        """
         return {
             name: each
             for name, each in self._handlers.items()
