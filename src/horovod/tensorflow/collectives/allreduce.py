@@ -35,10 +35,8 @@ from horovod.tensorflow.run_time import members
 __all__ = [
     "allreduce",
     "check_num_rank_power_of_2",
-    "check_sparse",
     "grouped_allreduce",
     "handle_average_backwards_compatibility",
-    "reduce_dense",
 ]
 
 
