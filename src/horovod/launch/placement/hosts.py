@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from horovod.bootstrap.records import text
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.phrases import counted
 
@@ -25,6 +26,7 @@ __all__ = [
     "assign_ranks",
     "expand_list",
     "expand_ranges",
+    "host_name",
     "is_this_machine",
     "merge_hosts",
     "named",
@@ -70,6 +72,11 @@ class HostSlots:
             )
         if not 0 <= self.slots <= MOST_SLOTS:
             raise ConfigError(f"Host {self.name} cannot have {self.slots:.6g} slots.")
+
+
+def host_name(value: object) -> str:
+    """Read the name of a host in a message. Raises ``ValueError``."""
+    return HostSlots(text()(value), 1).name
 
 
 class Allocated(NamedTuple):

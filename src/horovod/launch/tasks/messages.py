@@ -13,23 +13,29 @@ aborted.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
+from horovod.bootstrap.records import Malformed, listed, record, text, whole
 from horovod.errors import LaunchError
-from horovod.launch.placement.hosts import HostSlots
+from horovod.launch.placement.hosts import host_name
 
 __all__ = ["ARRIVED", "TASK", "Arrival", "bytes_of", "down_key", "text_of", "up_key"]
 
 ARRIVED = "arrived/"
 TASK = "task/"
-_ID = re.compile(r"[A-Za-z0-9.-]{1,64}")
 _MOST_WORD_CHARACTERS = 1 << 12
 _MOST_GPUS = 1024
-_MOST_NUMBER = 1 << 31
+
+_Id = Annotated[str, text(fits=re.compile(r"[A-Za-z0-9.-]{1,64}").fullmatch, what="is no name")]
+_Number = Annotated[int, whole(0, (1 << 31) - 1)]
+_Host = Annotated[str, host_name]
+_Word = Annotated[
+    str, text(_MOST_WORD_CHARACTERS, fits=lambda word: "\0" not in word, what="is no text, or too long")
+]
+_Gpu = text(_MOST_WORD_CHARACTERS, fits=lambda gpu: not {",", "\0"} & {*gpu}, what="has no address of a GPU")
+_Gpus = Annotated[tuple[str, ...], listed(_Gpu, _MOST_GPUS)]
 
 
 @dataclass(frozen=True)
@@ -48,28 +54,15 @@ class Arrival:
         python: the interpreter.
     """
 
-    task: str
-    index: int
-    attempt: int
-    host: str
-    machine: str
-    worker: str
-    gpus: tuple[str, ...]
-    directory: str
-    python: str
-
-    def __post_init__(self) -> None:
-        HostSlots(self.host, 1)  # refuses what is no name
-        if not _ID.fullmatch(self.task):
-            raise ValueError("task is no name")
-        for number in (self.index, self.attempt):
-            if not 0 <= number < _MOST_NUMBER:
-                raise ValueError("a number is out of range")
-        texts = (self.machine, self.worker, self.directory, self.python, *self.gpus)
-        if any(len(text) > _MOST_WORD_CHARACTERS or "\0" in text for text in texts):
-            raise ValueError("a text is too long")
-        if len(self.gpus) > _MOST_GPUS or any("," in gpu for gpu in self.gpus):
-            raise ValueError("gpus are no addresses")
+    task: _Id
+    index: _Number
+    attempt: _Number
+    host: _Host
+    machine: _Word
+    worker: _Word
+    gpus: _Gpus
+    directory: _Word
+    python: _Word
 
     def said(self) -> dict[str, Any]:
         """As the store carries it."""
@@ -83,18 +76,11 @@ class Arrival:
             LaunchError: it is no such thing.
         """
         try:
-            if not isinstance(value, Mapping) or value.get("task") != task:
-                raise ValueError("not of this task")
-            given = {field.name: value[field.name] for field in fields(cls)}
-            gpus = given["gpus"]
-            if not isinstance(gpus, list) or not all(isinstance(each, str) for each in gpus):
-                raise ValueError("gpus are no addresses")
-            for name, each in given.items():
-                wanted = int if name in ("index", "attempt") else str
-                if name != "gpus" and type(each) is not wanted:
-                    raise ValueError(f"{name} is of another type")
-            return cls(**{**given, "gpus": tuple(gpus)})
-        except (ValueError, KeyError, TypeError) as error:
+            arrival = record(cls)(value)
+            if arrival.task != task:
+                raise Malformed("is another task's", ("task",))
+            return arrival
+        except ValueError as error:
             raise LaunchError(
                 f"What a task told through the store makes no sense ({error}). Do all hosts run the same "
                 "version of Farandole?"
@@ -114,9 +100,6 @@ def text_of(data: bytes | bytearray | memoryview) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
-def bytes_of(text: str) -> bytes:
+def bytes_of(word: str) -> bytes:
     """The opposite. Raises ``ValueError``."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from error
+    return base64.b64decode(word, validate=True)
