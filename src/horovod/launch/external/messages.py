@@ -16,16 +16,16 @@ other in the store. Every rank of the job may write there, so what is read is ch
 
 from __future__ import annotations
 
-import math
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar
 
+from horovod.bootstrap.records import Malformed, record, seconds, text, whole
 from horovod.bootstrap.table import Cause
 from horovod.errors import LaunchError
 from horovod.launch.launchers.contract import PassedOn
-from horovod.launch.placement.hosts import HostSlots, Slot
+from horovod.launch.placement.hosts import Slot, host_name
 
 __all__ = [
     "ARRIVED",
@@ -65,22 +65,26 @@ INPUT = "input/"
 TOOK = "took/"
 OVER = "over"
 
-_MOST_PARTS = 1 << 12
-_MOST_RANKS = 1 << 31
+_MOST_RANK = (1 << 31) - 1
 _MOST_SECONDS = 1e9
 _MOST_SIGNAL = 64
+
+_Host = Annotated[str, host_name]
+_Rank = Annotated[int, whole(0, _MOST_RANK)]
+_Size = Annotated[int, whole(1, _MOST_RANK)]
+_Silence = Annotated[float, seconds(_MOST_SECONDS, positive=True)]
+_Patience = Annotated[float, seconds(_MOST_SECONDS)]
+_Parts = Annotated[int, whole(0, 1 << 12)]
+_Path = Annotated[str, text(fits=lambda path: "\0" not in path, what="is no path")]
+_ExitCode = Annotated[int, whole(-127, 255)]
 
 
 @dataclass(frozen=True)
 class Arrival:
     """Arrival of a rank. ``size``: of the world, as the rank was told."""
 
-    host: str
-    size: int
-
-    def __post_init__(self) -> None:
-        HostSlots(self.host, 1)  # refuses what is no name
-        _check(0 < self.size < _MOST_RANKS, "size")
+    host: _Host
+    size: _Size
 
 
 @dataclass(frozen=True)
@@ -88,24 +92,21 @@ class Place:
     """Instructions for one rank: its slot, and how to run its command there."""
 
     slot: Slot
-    silence_s: float
-    patience_s: float
-    call_parts: int
+    silence_s: _Silence
+    patience_s: _Patience
+    call_parts: _Parts
     timestamps: bool
     shown: bool
-    directory: str
+    directory: _Path
     call_is_input: bool = False
     feeds: bool = False
 
     def __post_init__(self) -> None:
-        HostSlots(self.slot.hostname, 1)
+        host_name(self.slot.hostname)
         for name in ("", "local_", "cross_"):
             rank, size = getattr(self.slot, f"{name}rank"), getattr(self.slot, f"{name}size")
-            _check(0 <= rank < size < _MOST_RANKS, f"{name}rank")
-        _check(0.0 < self.silence_s <= _MOST_SECONDS, "silence_s")
-        _check(0.0 <= self.patience_s <= _MOST_SECONDS, "patience_s")
-        _check(0 <= self.call_parts <= _MOST_PARTS, "call_parts")
-        _check("\0" not in self.directory, "directory")
+            if not 0 <= rank < size <= _MOST_RANK:
+                raise Malformed("is out of range", ("slot", f"{name}rank"))
 
 
 @dataclass(frozen=True)
@@ -115,19 +116,14 @@ class Report:
     ``result_parts``: of what its function returned.
     """
 
-    exit_code: int
+    exit_code: _ExitCode
     text: str = ""
-    because: int | None = None
+    because: _Rank | None = None
     tail: tuple[str, ...] = ()
     refused: bool = False
     told: bool = False
     ended_by_launcher: bool = False
-    result_parts: int = 0
-
-    def __post_init__(self) -> None:
-        _check(-128 < self.exit_code < 256, "exit_code")
-        _check(self.because is None or 0 <= self.because < _MOST_RANKS, "because")
-        _check(0 <= self.result_parts <= _MOST_PARTS, "result_parts")
+    result_parts: _Parts = 0
 
 
 T = TypeVar("T", Arrival, Place, Report)
@@ -145,7 +141,7 @@ def understood(kind: type[T], value: object, who: str) -> T:
         LaunchError: it is no such thing.
     """
     try:
-        made: T = _made(kind, value)
+        made: T = record(kind, strict=True)(value)
     except ValueError as error:  # a name that is none is a ConfigError, and so one of these
         raise LaunchError(
             f"What {who} told through the store makes no sense ({kind.__name__.lower()}: {error}). Do all "
@@ -188,35 +184,3 @@ def passed_on(key: str, value: object, processes: int) -> PassedOn | None:
             if rank in map(str, range(processes)):
                 return PassedOn(signum, *(((int(rank),), ()) if handled else ((), (int(rank),))))
     return None
-
-
-def _made(kind: Any, value: object) -> Any:
-    """An object of a dataclass from the mapping that ``asdict`` has made of one."""
-    if not isinstance(value, Mapping):
-        raise ValueError("not a mapping")
-    hints = get_type_hints(kind)
-    if not value.keys() <= hints.keys():
-        raise ValueError("unknown fields")
-    try:
-        return kind(**{name: _field(hints[name], each, name) for name, each in value.items()})
-    except TypeError as error:
-        raise ValueError("fields are missing") from error
-
-
-def _field(hint: Any, value: Any, name: str) -> Any:
-    if hint is Slot:
-        return _made(Slot, value)
-    if get_origin(hint) is tuple:
-        if isinstance(value, (list, tuple)) and all(type(each) is str for each in value):
-            return tuple(value)
-    elif hint is float:
-        if type(value) in (int, float) and abs(value) <= _MOST_SECONDS and not math.isnan(value):
-            return float(value)
-    elif type(value) in (get_args(hint) or (hint,)):  # a truth value is no number
-        return value
-    raise ValueError(f"{name} is of another type")
-
-
-def _check(fits: bool, name: str) -> None:
-    if not fits:
-        raise ValueError(f"{name} is out of range")
