@@ -212,7 +212,7 @@ def start(*numbers: int, **own: str) -> bytes:
         (start(0), "a rank that is there already"),
         (start(1, 1), "a rank is there twice"),
         (line({"start": {}}), "start is no list"),
-        (line({"start": [{"rank": 1}]}), "no environment"),
+        (line({"start": [{"rank": 1}]}), "start.environment is missing"),
         (line({"end": 15, "workers": [True]}), "workers is no number"),
         (line({"end": 15, "workers": [-1]}), "workers is no number"),
         (line({"end": 0, "workers": [0]}), "end is no number"),

@@ -7,6 +7,7 @@ import sys
 
 AGENT = "horovod.launch.agent"
 MODULES = (  # each after those that it imports
+    "horovod.bootstrap.records",
     "horovod.bootstrap.proc",
     "horovod.bootstrap.control_groups",
     "horovod.bootstrap.cores",

@@ -15,13 +15,18 @@ then on is said to it, and by it.
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace as Fields
 
+from horovod.bootstrap.records import Malformed, fields, listed, mapped, seconds, text, truth, whole
 from horovod.launch.agent.terms import MOST_LINE_BYTES, MOST_RANKS, MOST_SILENCE_S, MOST_WINDOW_BYTES
 
 TYPE_CHECKING = False  # importing typing would cost as much as all the rest
 if TYPE_CHECKING:
-    from typing import Any, TypeAlias
+    from typing import Any, TypeAlias, TypeVar
 
+    from horovod.bootstrap.records import Reader
+
+    T = TypeVar("T")
     Request: TypeAlias = "Plan | Attach | Start | Close | Call | End | Kill | PassOn | Input | Taken | Beat"
 
 _MOST_NUMBER = (1 << 31) - 1
@@ -32,20 +37,22 @@ class Refusal(Exception):
     """A request that cannot be followed; the argument says why."""
 
 
-class Worker:
+class Worker(Fields):
     """One rank. `streams`: descriptors for what it writes, on the launcher's own host, and there `stdin`: for
     what it reads, -1: nothing. `fed`: on another host, its standard input comes from the launcher.
     """
 
-    def __init__(self, rank: int, environment: dict[bytes, bytes], streams: dict[str, int]) -> None:
-        self.rank = rank
-        self.environment = environment
-        self.streams = streams
-        self.stdin = -1
-        self.fed = False
+    rank: int
+    environment: dict[bytes, bytes]
+    stdin = -1
+    fed = False
+
+    @property
+    def streams(self) -> dict[str, int]:
+        return {name: value for name, value in vars(self).items() if name in _STREAMS}
 
 
-class Plan:
+class Plan(Fields):
     """The ranks to start.
 
     On the launcher's own host every rank has descriptors for its stdout and stderr, and for its result if
@@ -57,102 +64,76 @@ class Plan:
     standard input (`call_is_input`), they have no result.
     """
 
-    def __init__(self, request: dict[str, Any], remote: bool) -> None:
-        words = _list(request, "command")
-        self.command = [_bytes(word, "a word of the command") for word in words]
-        if not self.command or not self.command[0]:
-            raise Refusal("the command is empty")
-        self.environment = _environment(request, "environment")
-        self.nofile = _number(request, "nofile", 0, _MOST_NUMBER)
-        self.directory = b""
-        self.defaults: dict[bytes, bytes] = {}
-        self.silence_s = 0.0
-        self.window = 0
-        self.call = -1
-        self.call_is_input = _truth(request, "call_is_input", usual=False)
-        self.open = False
-        self.inherit = True
-        self.door = ""
-        self.patience_s = 0.0
-        if remote:
-            self.open = _truth(request, "open", usual=False)
-            self.inherit = _truth(request, "inherit", usual=True)
-            if "door" in request:
-                self.door = _door(request, "door")
-                self.patience_s = _seconds(request, "patience_s")
-            self.directory = _bytes(request.get("directory"), "directory")
-            self.defaults = _environment(request, "defaults")
-            self.silence_s = _seconds(request, "silence_s")
-            self.window = _number(request, "window", 1, MOST_WINDOW_BYTES)
-        elif "call" in request:
-            self.call = _number(request, "call", 3, _MOST_NUMBER)
-        streams = () if remote else _STREAMS if self.call >= 0 and not self.call_is_input else _STREAMS[:2]
-        self.workers = _workers(request, "workers", streams)
-        if not (self.workers or self.open):
-            raise Refusal("workers: no ranks")
+    command: list[bytes]
+    environment: dict[bytes, bytes]
+    nofile: int
+    workers: list[Worker]
+    directory: bytes
+    defaults: dict[bytes, bytes]
+    silence_s: float
+    window: int
+    call = -1
+    call_is_input = False
+    open = False
+    inherit = True
+    door = ""
+    patience_s = 0.0
 
 
-class Attach:
+class Attach(Fields):
     """Another agent is meant, which waits at this door."""
 
-    def __init__(self, door: str) -> None:
-        self.door = door
+    door: str
 
 
-class Start:
+class Start(Fields):
     """Further ranks, of an open plan."""
 
-    def __init__(self, workers: list[Worker]) -> None:
-        self.workers = workers
+    workers: list[Worker]
 
 
-class Close:
+class Close(Fields):
     """No further ranks will come."""
 
 
-class Call:
+class Call(Fields):
     """Announcement of the bytes that every rank of this host reads: so many follow."""
 
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
+    size_bytes: int
 
 
-class End:
+class End(Fields):
     """Send all ranks a signal; SIGKILL follows. `ranks`: only these, of an open plan; None: all, and no
     further ones will come.
     """
 
-    def __init__(self, signum: int, ranks: list[int] | None = None) -> None:
-        self.signum = signum
-        self.ranks = ranks
+    signum: int
+    ranks: tuple[int, ...] | None = None
 
 
-class Kill:
+class Kill(Fields):
     """SIGKILL for all ranks, now."""
 
 
-class PassOn:
+class PassOn(Fields):
     """Send a signal to the ranks that have a handler for it, and say which these are."""
 
-    def __init__(self, signum: int) -> None:
-        self.signum = signum
+    signum: int
 
 
-class Input:
+class Input(Fields):
     """Next bytes for the rank that is `fed`; empty: the end."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
+    data: bytes
 
 
-class Taken:
+class Taken(Fields):
     """The launcher has forwarded so much output, and has room for more."""
 
-    def __init__(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
+    size_bytes: int
 
 
-class Beat:
+class Beat(Fields):
     """The launcher is there."""
 
 
@@ -170,118 +151,106 @@ def understood(line: bytes, remote: bool) -> Request:
         raise Refusal(f"no JSON: {error}") from error
     if not isinstance(request, dict):
         raise Refusal("no request")
+    try:
+        return _asked(request, remote)
+    except Malformed as error:
+        raise Refusal(str(error)) from None
+
+
+def _asked(request: dict[str, Any], remote: bool) -> Request:
+    def field(name: str, reader: Reader[T]) -> T:
+        return fields({name: reader})(request)[name]  # type: ignore[no-any-return]
+
     if "command" in request:
-        return Plan(request, remote)
+        return _plan(request, remote)
     if "call" in request and remote:
-        return Call(_number(request, "call", 1, (1 << 63) - 1))
+        return Call(size_bytes=field("call", whole(1, (1 << 63) - 1)))
     if "attach" in request and remote:
-        return Attach(_door(request, "attach"))
+        return Attach(door=field("attach", _DOOR))
     if "start" in request and remote:
-        return Start(_workers(request, "start", ()))
+        return Start(workers=field("start", _workers(())))
     if "end" in request:
-        signum = _number(request, "end", 1, 64)
-        if "workers" not in request or not remote:
-            return End(signum)
-        return End(
-            signum, [_in_range(each, "workers", 0, _MOST_NUMBER) for each in _list(request, "workers")]
-        )
+        ranks = field("workers", listed(_NUMBER, MOST_RANKS)) if "workers" in request and remote else None
+        return End(signum=field("end", _SIGNAL), ranks=ranks)
     if request.get("close") is True and remote:
         return Close()
     if request.get("kill") is True:
         return Kill()
     if "signal" in request:
-        return PassOn(_number(request, "signal", 1, 64))
+        return PassOn(signum=field("signal", _SIGNAL))
     if "input" in request and remote:
-        return Input(_any_bytes(request["input"], "input"))
+        return Input(data=field("input", _any_bytes))
     if "taken" in request and remote:
-        return Taken(_number(request, "taken", 1, MOST_WINDOW_BYTES))
+        return Taken(size_bytes=field("taken", _WINDOW))
     if request.get("beat") is True:
         return Beat()
     raise Refusal(f"an unknown request: {[*request]!r:.80}")
 
 
-def _workers(request: dict[str, Any], name: str, streams: tuple[str, ...]) -> list[Worker]:
-    workers = [_worker(each, streams) for each in _list(request, name)]
-    if len({worker.rank for worker in workers}) != len(workers):
-        raise Refusal(f"{name}: a rank is there twice")
-    return workers
+def _plan(request: dict[str, Any], remote: bool) -> Plan:
+    plan = Plan(**{"defaults": {}, "window": 0, **(_AWAY if remote else _HERE)(request)})
+    if plan.door and not plan.patience_s:
+        raise Malformed("is missing", ("patience_s",))
+    streams = () if remote else _STREAMS if plan.call >= 0 and not plan.call_is_input else _STREAMS[:2]
+    plan.workers = fields({"workers": _workers(streams)})(request)["workers"]
+    if not (plan.workers or plan.open):
+        raise Refusal("workers: no ranks")
+    return plan
 
 
-def _worker(value: object, streams: tuple[str, ...]) -> Worker:
-    if not isinstance(value, dict):
-        raise Refusal("workers: one is not described")
-    descriptors = {stream: _number(value, stream, 3, _MOST_NUMBER) for stream in streams}
-    worker = Worker(_number(value, "rank", 0, _MOST_NUMBER), _environment(value, "environment"), descriptors)
-    if streams and "stdin" in value:
-        worker.stdin = _number(value, "stdin", 3, _MOST_NUMBER)
-    worker.fed = not streams and _truth(value, "fed", usual=False)
-    return worker
+def _workers(streams: tuple[str, ...]) -> Reader[list[Worker]]:
+    """Read ranks, each with these streams on the launcher's own host; none: they are on another one."""
+    own: dict[str, Reader[Any]] = {"rank": _NUMBER, "environment": _environment}
+    own.update(dict.fromkeys((*streams, "stdin"), _DESCRIPTOR) if streams else {"fed": truth})
+    each = fields(own, vars(Worker))
+
+    def read(value: object) -> list[Worker]:
+        workers = [Worker(**found) for found in listed(each, MOST_RANKS)(value)]
+        if len({worker.rank for worker in workers}) != len(workers):
+            raise Refusal("a rank is there twice")
+        return workers
+
+    return read
 
 
-def _list(request: dict[str, Any], name: str) -> list[Any]:
-    value = request.get(name)
-    if not isinstance(value, list) or len(value) > MOST_RANKS:
-        raise Refusal(f"{name} is no list of at most {MOST_RANKS}")
-    return value
+def _command(value: object) -> list[bytes]:
+    words = listed(_bytes, MOST_RANKS)(value)
+    if not words or not words[0]:
+        raise Malformed("is empty")
+    return list(words)
 
 
-def _number(request: dict[str, Any], name: str, least: int, most: int) -> int:
-    return _in_range(request.get(name), name, least, most)
-
-
-def _in_range(value: object, name: str, least: int, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:  # a truth value is none
-        raise Refusal(f"{name} is no number from {least} to {most}")
-    return value
-
-
-def _door(request: dict[str, Any], name: str) -> str:
-    value = request.get(name)
-    if (
-        isinstance(value, str)
-        and 0 < len(value) <= 100
-        and value.replace("-", "").isalnum()
-        and value.isascii()
-    ):
-        return value
-    raise Refusal(f"{name} is no name of a door")
-
-
-def _truth(request: dict[str, Any], name: str, *, usual: bool) -> bool:
-    value: Any = request.get(name, usual)
-    if type(value) is not bool:
-        raise Refusal(f"{name} is neither true nor false")
-    return value
-
-
-def _seconds(request: dict[str, Any], name: str) -> float:
-    value: Any = request.get(name)
-    if type(value) not in (int, float) or not 0.0 < value <= MOST_SILENCE_S:
-        raise Refusal(f"{name} is no number of seconds")
-    return float(value)
-
-
-def _bytes(value: object, what: str) -> bytes:
-    found = _any_bytes(value, what)
+def _bytes(value: object) -> bytes:
+    found = _any_bytes(value)
     if b"\0" in found:
-        raise Refusal(f"{what} is no text of bytes")
+        raise Malformed("is no text of bytes")
     return found
 
 
-def _any_bytes(value: object, what: str) -> bytes:
+def _any_bytes(value: object) -> bytes:
     try:
         if isinstance(value, str):
             return value.encode("latin-1")
     except UnicodeEncodeError:
         pass  # a character that stands for no byte
-    raise Refusal(f"{what} is no text of bytes")
+    raise Malformed("is no text of bytes")
 
 
-def _environment(request: dict[str, Any], name: str) -> dict[bytes, bytes]:
-    value = request.get(name)
-    if not isinstance(value, dict):
-        raise Refusal(f"{name} is no environment")
-    found = {_bytes(key, name): _bytes(each, name) for key, each in value.items()}
+def _environment(value: object) -> dict[bytes, bytes]:
+    found = mapped(_bytes, _bytes)(value)
     if any(not key or b"=" in key for key in found):
-        raise Refusal(f"{name} has a variable without a name")
+        raise Malformed("has a variable without a name")
     return found
+
+
+_NUMBER = whole(0, _MOST_NUMBER)
+_DESCRIPTOR = whole(3, _MOST_NUMBER)
+_SIGNAL = whole(1, 64)
+_WINDOW = whole(1, MOST_WINDOW_BYTES)
+_SECONDS = seconds(MOST_SILENCE_S, positive=True)
+_DOOR = text(100, lambda name: name.isascii() and name.replace("-", "").isalnum(), "is no name of a door")
+_PLAN = {"command": _command, "environment": _environment, "nofile": _NUMBER, "call_is_input": truth}
+_HERE = fields({**_PLAN, "call": _DESCRIPTOR}, vars(Plan))
+_STAY = {"open": truth, "inherit": truth, "door": _DOOR, "patience_s": _SECONDS}
+_HOST = {"directory": _bytes, "defaults": _environment, "silence_s": _SECONDS, "window": _WINDOW}
+_AWAY = fields({**_PLAN, **_STAY, **_HOST}, vars(Plan))
