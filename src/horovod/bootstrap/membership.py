@@ -7,14 +7,15 @@ key: nothing else listens, and nothing is unpickled. Reports are counted in the 
 same slot (``sh -c "train && evaluate"``) goes on with the next number. Only one process at a time may be
 worker w: ``elastic/owner/w`` says which; a child of it is none.
 
-    report  {"what": "arrived"}                     the process has called ``init()`` for the first time
-            {"what": "ready", "round": r, ...}      it has left world r (0: it was in none) and wants to be in
+    report  {"ready": false}                        the process has called ``init()`` for the first time
+            {"ready": true, "round": r, ...}        it has left world r (0: it was in none) and wants to be in
                                                     the next one; see ``Report``
-    answer  {"round": r, "place": [6], "news": n, "in_step": b}
+    answer  {"placed": {"round": r, "place": [6], "news": n, "in_step": b}}
                                                     form world r, at this place; see ``Placed``
-            {"expect": [6], "round": r}             a world is at work: prepare for about this place, then be
+            {"expected": {"place": [6], "round": r}}
+                                                    a world is at work: prepare for about this place, then be
                                                     ready
-            {"dismissed": why}                      the job needs this process no more
+            {"dismissed": {"why": why}}             the job needs this process no more
 
 News of changed hosts are ``elastic/news/n``, n = 0, 1, …: {"at": UNIX seconds, "kind": flags}.
 
@@ -32,9 +33,9 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, NamedTuple, TypeVar
 
+from horovod.bootstrap.records import Malformed, cut, listed, mapped, record, seconds, whole
 from horovod.bootstrap.rounds import has_ended, process_identity
 from horovod.bootstrap.store_address import read_store
 from horovod.bootstrap.store_client import StoreClient
@@ -61,8 +62,10 @@ __all__ = [
     "Report",
     "Resumed",
     "Six",
+    "from_json",
     "next_news",
     "place_variables",
+    "to_json",
     "told_key",
 ]
 
@@ -83,11 +86,25 @@ WAIT_VARIABLE = "HOROVOD_ELASTIC_DRIVER_WAIT"
 """Seconds that a worker waits for another driver when its own is gone; not set: it does not wait."""
 
 _MOST_TEXT = 4096
-_MOST_NUMBER = 1 << 31
+_MOST_NUMBER = (1 << 31) - 1
 _ASK_AGAIN_S = 3600.0
 
 Six = tuple[int, int, int, int, int, int]
 """rank, size, local rank, local size, cross rank, cross size."""
+
+_number = whole(0, _MOST_NUMBER)
+
+
+def _six(value: object) -> Six:
+    rank, size, local_rank, local_size, cross_rank, cross_size = listed(_number)(value)
+    return rank, size, local_rank, local_size, cross_rank, cross_size
+
+
+_Number = Annotated[int, _number]
+_Time = Annotated[int, whole(0, 1 << 62)]
+_Place = Annotated[Six, _six]
+_Text = Annotated[str, cut(_MOST_TEXT)]
+_Phases = Annotated[Mapping[str, float], mapped(cut(64), seconds(_MOST_NUMBER), 64)]
 
 
 class HostUpdateResult(enum.IntFlag):
@@ -99,8 +116,7 @@ class HostUpdateResult(enum.IntFlag):
     mixed = removed | added
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """Report of a worker to the driver.
 
     Attributes:
@@ -114,82 +130,29 @@ class Report:
     """
 
     ready: bool
-    round: int = 0
+    round: _Number = 0
     formed: bool = False
     failed: bool = False
-    why: str = ""
-    because: int | None = None
+    why: _Text = ""
+    because: _Number | None = None
     synced: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        if not self.ready:
-            return {"what": "arrived"}
-        return {
-            "what": "ready",
-            "round": self.round,
-            "formed": self.formed,
-            "failed": self.failed,
-            "why": self.why[:_MOST_TEXT],
-            "because": self.because,
-            "synced": self.synced,
-        }
 
-    @classmethod
-    def from_json(cls, value: Any) -> Report:
-        """Raises ``TypeError``, ``ValueError`` or ``KeyError`` if ``value`` is not what ``to_json`` gives."""
-        if value["what"] == "arrived":
-            return cls(ready=False)
-        if value["what"] != "ready":
-            raise ValueError("an unknown report")
-        because = value["because"]
-        return cls(
-            ready=True,
-            round=_number(value["round"]),
-            formed=value["formed"] is True,
-            failed=value["failed"] is True,
-            why=str(value["why"])[:_MOST_TEXT],
-            because=None if because is None else _number(because),
-            synced=value["synced"] is True,
-        )
-
-
-@dataclass(frozen=True)
-class Leaving:
+class Leaving(NamedTuple):
     """A worker will be taken away soon: it alone, or with all of its host."""
 
-    why: str
+    why: _Text
     host: bool
 
-    def to_json(self) -> dict[str, Any]:
-        return {"why": self.why[:_MOST_TEXT], "host": self.host}
 
-    @classmethod
-    def from_json(cls, value: Any) -> Leaving:
-        """Raises ``TypeError`` or ``KeyError`` if ``value`` is not what ``to_json`` gives."""
-        return cls(str(value["why"])[:_MOST_TEXT], value["host"] is True)
-
-
-@dataclass(frozen=True)
-class Resumed:
+class Resumed(NamedTuple):
     """Rank 0 trains again. ``took``: the seconds of each phase since it left the last world, in order."""
 
-    round: int
-    took: Mapping[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"round": self.round, "took": {name: round(took_s, 6) for name, took_s in self.took.items()}}
-
-    @classmethod
-    def from_json(cls, value: Any) -> Resumed:
-        """Raises ``TypeError``, ``ValueError`` or ``KeyError`` if ``value`` is not what ``to_json`` gives."""
-        took = {str(name)[:64]: float(took_s) for name, took_s in [*value["took"].items()][:64]}
-        if not all(0 <= took_s < _MOST_NUMBER for took_s in took.values()):
-            raise ValueError("a phase of no length")
-        return cls(_number(value["round"]), took)
+    round: _Number
+    took: _Phases
 
 
-@dataclass(frozen=True)
-class Placed:
+class Placed(NamedTuple):
     """Form world ``round`` at this place.
 
     Attributes:
@@ -198,50 +161,56 @@ class Placed:
             are equal: else one of them is new, has failed there, or was never in it. Equal for all members.
     """
 
-    round: int
-    place: Six
-    news: int = 0
+    round: _Number
+    place: _Place
+    news: _Number = 0
     in_step: bool = False
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "round": self.round,
-            "place": list(self.place),
-            "news": self.news,
-            "in_step": self.in_step,
-        }
 
-
-@dataclass(frozen=True)
-class Expected:
+class Expected(NamedTuple):
     """World ``round`` is at work; this place is likely in the next one."""
 
-    place: Six
-    round: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {"expect": list(self.place), "round": self.round}
+    place: _Place
+    round: _Number = 0
 
 
-@dataclass(frozen=True)
-class Dismissed:
+class Dismissed(NamedTuple):
     """The process is to end, without an error. ``why``: in a sentence."""
 
-    why: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {"dismissed": self.why[:_MOST_TEXT]}
+    why: _Text
 
 
 Answer = Placed | Expected | Dismissed
 
 
-@dataclass(frozen=True)
-class News:
+class News(NamedTuple):
     """The hosts have changed: when, in UNIX seconds, and how (``HostUpdateResult``)."""
 
-    at: int
-    kind: int
+    at: _Time
+    kind: _Number
+
+
+class _Told(NamedTuple):
+    placed: Placed | None = None
+    expected: Expected | None = None
+    dismissed: Dismissed | None = None
+
+
+M = TypeVar("M", Report, Leaving, Resumed, News)
+
+
+def to_json(message: Report | Leaving | Resumed | Answer) -> dict[str, Any]:
+    """Return what the store carries: the fields, a long text cut."""
+    said = {
+        name: value[:_MOST_TEXT] if isinstance(value, str) else value
+        for name, value in message._asdict().items()
+    }
+    return {type(message).__name__.lower(): said} if isinstance(message, Answer) else said
+
+
+def from_json(kind: type[M], value: object) -> M:
+    """Read what `to_json` gives. Raises ``ValueError``."""
+    return record(kind)(value)
 
 
 def told_key(worker: int, number: int) -> str:
@@ -298,7 +267,7 @@ class Membership:
         if not self._owns:
             self._own(store)
         number = store.add(f"{COUNT}{self.worker}") - 1
-        store.set(f"{SAID}{self.worker}/{number}", report.to_json())
+        store.set(f"{SAID}{self.worker}/{number}", to_json(report))
         return _answer(_await(store, told_key(self.worker, number)))
 
     def _own(self, store: StoreClient) -> None:
@@ -329,14 +298,14 @@ class Membership:
             try:
                 store.get(f"{ENDING}{self.worker}", 0.0)
             except StoreTimeout:
-                store.set(f"{LEAVING}{self.worker}", leaving.to_json())
+                store.set(f"{LEAVING}{self.worker}", to_json(leaving))
                 return True
             return False
 
     def resumed(self, resumed: Resumed) -> None:
         """Tell the driver what the reset has cost. Raises ``RendezvousError`` if it is gone."""
         with self.connected() as store:
-            store.set(f"{RESUMED}{self.worker}", resumed.to_json())
+            store.set(f"{RESUMED}{self.worker}", to_json(resumed))
 
     def connected(self) -> StoreClient:
         """A connection to the store, that of the next driver if need be; a context manager.
@@ -363,11 +332,10 @@ def next_news(store: StoreClient, number: int) -> News:
     Raises:
         HorovodInternalError: the store is gone, or sent nonsense.
     """
-    value = _await(store, f"{NEWS}{number}")
     try:
-        return News(_number(value["at"], 1 << 62), _number(value["kind"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise HorovodInternalError(f"The driver sent news that make no sense: {error!r}") from error
+        return from_json(News, _await(store, f"{NEWS}{number}"))
+    except ValueError as error:
+        raise HorovodInternalError(f"The driver sent news that make no sense: {error}.") from error
 
 
 def _await(store: StoreClient, key: str) -> Any:
@@ -378,22 +346,15 @@ def _await(store: StoreClient, key: str) -> Any:
             continue
 
 
-def _answer(value: Any) -> Answer:
+def _answer(value: object) -> Answer:
     try:
-        if "dismissed" in value:
-            return Dismissed(str(value["dismissed"]))
-        if "expect" in value:
-            return Expected(_six(value["expect"]), _number(value["round"]))
-        return Placed(
-            _number(value["round"]), _six(value["place"]), _number(value["news"]), value["in_step"] is True
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise RendezvousError(f"The driver's answer makes no sense: {error!r}") from error
-
-
-def _six(value: Any) -> Six:
-    rank, size, local_rank, local_size, cross_rank, cross_size = (_number(each) for each in value)
-    return rank, size, local_rank, local_size, cross_rank, cross_size
+        told = record(_Told)(value)
+        answer = told.placed or told.expected or told.dismissed
+        if answer is None:
+            raise Malformed("it says nothing")
+        return answer
+    except ValueError as error:
+        raise RendezvousError(f"The driver's answer makes no sense: {error}.") from error
 
 
 def _seconds(text: str) -> float:
@@ -402,9 +363,3 @@ def _seconds(text: str) -> float:
     except ValueError:
         message = f"{WAIT_VARIABLE}={text!r} is no number of seconds."
         raise ConfigError(message, variable=WAIT_VARIABLE) from None
-
-
-def _number(value: Any, most: int = _MOST_NUMBER) -> int:
-    if type(value) is not int or not 0 <= value < most:
-        raise ValueError(f"{value!r} is no number")
-    return value

@@ -9,7 +9,6 @@ import itertools
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 from horovod.bootstrap.meeting import key_of_store
 from horovod.bootstrap.membership import (
@@ -92,7 +91,7 @@ class Part:
 
     def ready(self) -> Placed:
         """This process has all that it needs: wait for its place in the next world. Raises as `enter`."""
-        answer = self._ask(replace(self._report, synced=self.synced))
+        answer = self._ask(self._report._replace(synced=self.synced))
         if not isinstance(answer, Placed):
             raise RendezvousError("The driver told a process that is ready to prepare itself.")
         return answer

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap.membership import COUNT, SAID, Leaving, Report, Resumed
+from horovod.bootstrap.membership import COUNT, SAID, Leaving, Report, Resumed, to_json
 from horovod.bootstrap.store_address import read_store, store_environment
 from horovod.bootstrap.store_client import StoreClient
 from horovod.bootstrap.store_server import StoreServer
 from horovod.launch.elastic.conversation import Conversation
 
 KEY = bytes(range(32))
-ARRIVED = Report(ready=False).to_json()
+ARRIVED = to_json(Report(ready=False))
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -116,6 +116,6 @@ def test_a_flood_of_nonsense_is_a_few_lines_and_a_count(talk: _Talk) -> None:
 
 def test_a_long_forged_value_makes_no_long_line(talk: _Talk) -> None:
     talk.set(f"{SAID}0/{'9' * 200}", "x" * 9000)
-    talk.set(f"{SAID}0/0", {"what": "ready", "round": "x" * 9000})
+    talk.set(f"{SAID}0/0", {"ready": True, "round": "x" * 9000})
     assert len(talk.told) == 2
     assert max(map(len, talk.told)) < 400

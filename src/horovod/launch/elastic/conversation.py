@@ -22,6 +22,8 @@ from horovod.bootstrap.membership import (
     Placed,
     Report,
     Resumed,
+    from_json,
+    to_json,
     told_key,
 )
 from horovod.bootstrap.rounds import ROUNDS
@@ -93,15 +95,15 @@ class Conversation:
         if prefix == COUNT:
             self._counts[worker] = int(value)
         elif prefix == LEAVING:
-            leaving = Leaving.from_json(value)
+            leaving = from_json(Leaving, value)
             driver.leaving(worker, Leaving(harmless(leaving.why), leaving.host), now)
         elif prefix == RESUMED:
-            driver.resumed(worker, Resumed.from_json(value))
+            driver.resumed(worker, from_json(Resumed, value))
         elif int(number) >= self._counts.get(worker, 0):
             # Taken for a report, it would be the last one of this worker: later ones have lower numbers.
             raise ValueError("the worker has not counted so far")
         else:
-            driver.said(worker, int(number), Report.from_json(value), now)
+            driver.said(worker, int(number), from_json(Report, value), now)
 
     def _count_complaints(self) -> None:
         if self._untold:
@@ -111,7 +113,7 @@ class Conversation:
 
     def tell(self, worker: int, number: int, answer: Answer) -> None:
         """Answer a report."""
-        self._store.put(told_key(worker, number), answer.to_json())
+        self._store.put(told_key(worker, number), to_json(answer))
         if isinstance(answer, Placed) and answer.round > 2:
             self._store.forget(f"{ROUNDS}{answer.round - 2}/")  # nobody looks there any more
 
