@@ -113,11 +113,16 @@ def test_a_process_manager_that_leaves_out_a_word_or_never_ends_a_line(answers: 
 
 
 def test_numbers_that_the_system_does_not_know_are_no_events() -> None:
-    for message in (
+    messages: list[dict[str, Any]] = [
         {"event": "refused", "rank": 0, "errno": 10**30},
         {"event": "exited", "rank": 0, "exit_code": -(10**9)},
         {"event": "finished", "survivors": [{}]},
-    ):
+        {"event": "started", "rank": True, "pid": 1},
+        {"event": "left_behind", "processes": 1, "rank": "0"},
+        {"event": ["finished"], "survivors": []},
+        {"survivors": []},
+    ]
+    for message in messages:
         with pytest.raises(LaunchError, match="unknown"):
             to_event(message)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from horovod.bootstrap.records import Malformed, fields, record, text, whole
 from horovod.errors import LaunchError
 from horovod.launch.launchers.contract import (
     Continued,
@@ -28,6 +29,9 @@ from horovod.launch.launchers.contract import (
 )
 from horovod.runtime.ending import harmless
 
+if TYPE_CHECKING:
+    from horovod.bootstrap.records import Reader
+
 __all__ = [
     "CannotFollow",
     "environment_text",
@@ -40,7 +44,6 @@ __all__ = [
 ]
 
 _MOST_SHOWN = 200
-_MOST_SIGNAL = 64
 
 
 class CannotFollow(LaunchError):
@@ -119,45 +122,34 @@ def to_event(message: dict[str, Any]) -> Event:
         CannotFollow: it refuses what it was asked for.
         LaunchError: it is not an event.
     """
-    match message:
-        case {"event": "started", "rank": int(rank), "pid": int(pid)}:
-            return Started(rank, pid)
-        case {"event": "said", "rank": int(rank), "line": str(line)}:
-            return Said(rank, line)
-        case {"event": "exited", "rank": int(rank), "exit_code": int(exit_code)} if -128 < exit_code < 256:
-            return Exited(rank, exit_code, told=message.get("told") is True)
-        case {"event": "refused", "rank": int(rank), "errno": int(errno)} if 0 < errno < 1 << 12:
-            return Refused(rank, errno)
-        case {"event": "stopped", "rank": int(rank)}:
-            return Stopped(rank)
-        case {"event": "continued", "rank": int(rank)}:
-            return Continued(rank)
-        case {"event": "few_devices", "rank": int(rank), "devices": int(devices), "ranks": int(ranks)}:
-            return FewDevices(rank, devices, ranks)
-        case {"event": "passed_on", "signum": int(signum), "ranks": list(ranks), "others": list(others)} if (
-            all(type(one) is int for one in (*ranks, *others)) and 0 < signum <= _MOST_SIGNAL
-        ):
-            return PassedOn(signum, tuple(ranks), tuple(others))
-        case {"event": "left_behind", "processes": int(processes), "rank": int(rank)}:
-            return LeftBehind(processes, rank)
-        case {"event": "left_behind", "processes": int(processes)}:
-            return LeftBehind(processes)
-        case {"event": "gone", "rank": int(rank), "survivors": list(survivors)} if all(
-            type(one) is int for one in survivors
-        ):
-            return Gone(rank, tuple(survivors))
-        case {"event": "finished", "survivors": list(survivors)} if all(
-            type(one) is int for one in survivors
-        ):
-            return Finished(tuple(survivors))
-        case {"event": "cannot", "why": str(why)}:
-            raise CannotFollow(
-                "The process that watches the ranks cannot do what it is asked for: "
-                f"{harmless(why[:_MOST_SHOWN])}."
-            )
-    raise LaunchError(
-        f"The process that watches the ranks said something unknown: {repr(message)[:_MOST_SHOWN]}"
-    )
+    try:
+        kind = _EVENT(message)["event"]
+        if kind == "cannot":
+            why = harmless(_CANNOT(message)["why"][:_MOST_SHOWN])
+            raise CannotFollow(f"The process that watches the ranks cannot do what it is asked for: {why}.")
+        return _EVENTS[kind](message)
+    except (Malformed, KeyError) as error:
+        raise LaunchError(
+            f"The process that watches the ranks said something unknown ({error}): "
+            f"{repr(message)[:_MOST_SHOWN]}"
+        ) from error
+
+
+_EVENT = fields({"event": text(64)})
+_CANNOT = fields({"why": text()})
+_EVENTS: Mapping[str, Reader[Event]] = {
+    "started": record(Started),
+    "said": record(Said),
+    "exited": record(Exited, exit_code=whole(-127, 255)),
+    "refused": record(Refused, errno=whole(1, (1 << 12) - 1)),
+    "stopped": record(Stopped),
+    "continued": record(Continued),
+    "few_devices": record(FewDevices),
+    "passed_on": record(PassedOn, signum=whole(1, 64)),
+    "left_behind": record(LeftBehind),
+    "gone": record(Gone, complete=True),
+    "finished": record(Finished, failure=lambda _: None),  # no agent knows of one
+}
 
 
 def _rank(worker: Mapping[str, object]) -> int:
