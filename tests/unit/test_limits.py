@@ -221,7 +221,7 @@ def test_causes_count_as_what_the_table_holds() -> None:
     table = Table(most_bytes=100_000)
     refused = 0
     for number in range(10):
-        cause = Cause("x" * 60_000).to_json()
+        cause = Cause("x" * 60_000)._asdict()
         table.request(1, {"id": 1, "op": "abort", "scope": f"{number}/", "cause": cause})
         refused += b'"full"' in table.replies.pop()[1][0]
     assert refused == 9

@@ -60,6 +60,19 @@ def test_a_rank_that_is_none_is_refused() -> None:
             Table().request(1, {"id": 1, "op": "watch", "scope": "a/", "who": "x", "rank": rank, "host": "a"})
 
 
+@pytest.mark.parametrize(
+    "change", [{"waited_s": float("nan")}, {"waited_s": True}, {"missing": 3}, {"rank": "1"}, {"text": None}]
+)
+def test_a_cause_with_a_part_of_another_kind_is_refused(change: dict[str, Any]) -> None:
+    cause = {"text": "x", "missing": [1], "waited_s": 1.0, "rank": 1, "host": "a"}
+    Table().request(1, {"id": 1, "op": "abort", "scope": "a/", "cause": cause})
+    with pytest.raises(FrameError):
+        Table().request(1, {"id": 1, "op": "abort", "scope": "a/", "cause": {**cause, **change}})
+    cause.pop("host")
+    with pytest.raises(FrameError):
+        Table().request(1, {"id": 1, "op": "abort", "scope": "a/", "cause": cause})
+
+
 def test_who_brings_about_an_answer_that_is_too_long_is_not_to_blame() -> None:
     table = Table()
     table.request(1, {"id": 1, "op": "collect", "prefix": "a/", "count": 2, "timeout_s": 9.0})
@@ -119,6 +132,8 @@ def test_numbers_that_the_system_does_not_know_are_no_events() -> None:
         {"event": "finished", "survivors": [{}]},
         {"event": "started", "rank": True, "pid": 1},
         {"event": "left_behind", "processes": 1, "rank": "0"},
+        {"event": "exited", "rank": 0, "exit_code": 1, "told": 1},
+        {"event": "gone", "rank": 0},
         {"event": ["finished"], "survivors": []},
         {"survivors": []},
     ]

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from horovod.bootstrap.messages import ALTERED, AlteredError, FrameReader, encode
 from horovod.bootstrap.store_connection import RECEIVE_BYTES
-from horovod.bootstrap.table import Cause
+from horovod.bootstrap.table import Cause, read_cause
 from horovod.errors import AuthenticationError, HorovodInternalError, RendezvousError, StoreTimeout
 
 __all__ = ["StoreClient"]
@@ -131,7 +131,7 @@ class StoreClient:
 
     def abort(self, scope: str, cause: Cause) -> None:
         """Make everybody fail who waits for a key below ``scope``, now or later. The first cause stays."""
-        self._call("abort", scope=scope, cause=cause.to_json())
+        self._call("abort", scope=scope, cause=cause._asdict())
 
     def pump(self) -> None:
         """Take in events that have arrived, without waiting. Raises ``RendezvousError`` if the store is
@@ -174,7 +174,7 @@ class StoreClient:
         try:
             for message in self._reader.feed(data):
                 if message.get("event") == "aborted":
-                    self.aborted.setdefault(message["scope"], Cause.from_json(message["cause"]))
+                    self.aborted.setdefault(message["scope"], read_cause(message["cause"]))
                 else:
                     self._arrived.append(message)
         except AlteredError as error:
@@ -206,7 +206,7 @@ class StoreClient:
         if error is None:
             return message["ok"]
         if error == "aborted":
-            cause = self.aborted.setdefault(message["scope"], Cause.from_json(message["cause"]))
+            cause = self.aborted.setdefault(message["scope"], read_cause(message["cause"]))
             raise cause.error()
         if error == "full":
             raise RendezvousError(f"The store at {self._where} has no room: {message['text']}.")

@@ -29,13 +29,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 from horovod.bootstrap.books import Collection, forget_beyond
 from horovod.bootstrap.messages import FrameError, SharedBody, encode
+from horovod.bootstrap.records import cut, listed, record, text, whole
 from horovod.errors import RendezvousError
 
-__all__ = ["MOST_KEY_CHARACTERS", "Cause", "Table"]
+__all__ = ["MOST_KEY_CHARACTERS", "Cause", "Table", "read_cause"]
 
 MOST_KEY_CHARACTERS = 4096
 _MOST_BYTES = 1 << 30  # of keys and values: the identities of a hundred thousand ranks are a tenth
@@ -51,17 +52,24 @@ _KEY_COST_BYTES = 256  # about what an entry takes besides its texts
 _RANK_COST_BYTES = 40  # a number and its place
 
 
-@dataclass(frozen=True)
-class Cause:
+_name = text(MOST_KEY_CHARACTERS)  # a key, or the beginning of keys
+_who = cut(MOST_KEY_CHARACTERS)
+_rank = whole(-(1 << 31), (1 << 31) - 1)
+_Rank = Annotated[int, _rank]
+_Text = Annotated[str, cut(_MOST_TEXT_CHARACTERS)]
+_Missing = Annotated[tuple[int, ...], listed(_rank, _MOST_MISSING)]
+
+
+class Cause(NamedTuple):
     """Cause of a scope's abort: a sentence, and the ranks that were waited for in vain, if that was it.
     ``rank`` and ``host``: the rank that failed; None and "": it is not known, or it was no single one.
     """
 
-    text: str
-    missing: tuple[int, ...] = ()
+    text: _Text
+    missing: _Missing = ()
     waited_s: float = 0.0
-    rank: int | None = None
-    host: str = ""
+    rank: _Rank | None = None
+    host: _Text = ""
 
     def error(self) -> RendezvousError:
         """Make the error for everybody who hears of the cause."""
@@ -78,21 +86,8 @@ class Cause:
         """About what it takes."""
         return len(self.text) + len(self.host) + _RANK_COST_BYTES * len(self.missing)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "missing": list(self.missing),
-            "waited_s": self.waited_s,
-            "rank": self.rank,
-            "host": self.host,
-        }
 
-    @classmethod
-    def from_json(cls, value: Any) -> Cause:
-        """Raises ``TypeError``, ``ValueError`` or ``KeyError`` if ``value`` is not what ``to_json`` gives."""
-        missing = tuple(_rank(rank) for rank in value["missing"][:_MOST_MISSING])
-        rank = None if value["rank"] is None else _rank(value["rank"])
-        return cls(_short(value["text"]), missing, float(value["waited_s"]), rank, _short(value["host"]))
+read_cause = record(Cause, complete=True)
 
 
 @dataclass(eq=False)
@@ -257,12 +252,7 @@ class Table:
         scope = _name(message["scope"])
         if self._refused(who, request_id, scope):
             return
-        rank = _rank(message["rank"])
-        identity = (
-            _short(message["who"], MOST_KEY_CHARACTERS),
-            rank,
-            _short(message["host"], MOST_KEY_CHARACTERS),
-        )
+        identity = _who(message["who"]), _rank(message["rank"]), _who(message["host"])
         members = self._watchers.get(scope, {})
         if who not in members:
             self._hold(who)
@@ -284,7 +274,7 @@ class Table:
 
     def _abort_scope(self, who: int, request_id: int, message: dict[str, Any]) -> None:
         scope = _name(message["scope"])
-        cause = Cause.from_json(message["cause"])
+        cause = read_cause(message["cause"])
         if scope not in self._aborted:
             self._grow(_cost(scope) + cause.cost_bytes)
         self._abort(scope, cause)
@@ -394,7 +384,7 @@ class Table:
         if scope in self._aborted:
             return
         self._aborted[scope] = cause
-        answer = {"scope": scope, "cause": cause.to_json()}
+        answer = {"scope": scope, "cause": cause._asdict()}
         for waiter in [waiter for waiter in self._waiters() if waiter.key.startswith(scope)]:
             self._drop(waiter)
             self._say(waiter, error="aborted", **answer)
@@ -406,7 +396,7 @@ class Table:
     def _refused(self, who: int, request_id: int, key: str) -> bool:
         for scope, cause in self._aborted.items():
             if key.startswith(scope):
-                answer = {"id": request_id, "error": "aborted", "scope": scope, "cause": cause.to_json()}
+                answer = {"id": request_id, "error": "aborted", "scope": scope, "cause": cause._asdict()}
                 self._reply(who, answer)
                 return True
         return False
@@ -433,7 +423,7 @@ class Table:
 
 
 def _event(scope: str, cause: Cause) -> dict[str, Any]:
-    return {"event": "aborted", "scope": scope, "cause": cause.to_json()}
+    return {"event": "aborted", "scope": scope, "cause": cause._asdict()}
 
 
 def _usual(message: dict[str, Any]) -> bytes | None:
@@ -448,29 +438,6 @@ def _usual(message: dict[str, Any]) -> bytes | None:
 
 def _encoded(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    return value
-
-
-def _short(value: Any, most: int = _MOST_TEXT_CHARACTERS) -> str:
-    return _text(value)[:most]
-
-
-def _rank(value: Any) -> int:
-    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
-        raise TypeError("not a rank")
-    return value
-
-
-def _name(value: Any) -> str:
-    """A key, or the beginning of keys."""
-    if len(_text(value)) > MOST_KEY_CHARACTERS:
-        raise ValueError(f"a key of {len(value)} characters")
-    return str(value)
 
 
 def _cost(key: str) -> int:
