@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from horovod.bootstrap import proc
+from horovod.bootstrap.records import record
 
 __all__ = ["VARIABLE", "Word", "ends_rank", "has_given_up", "line_of", "parse", "tell", "tell_process"]
 
@@ -108,7 +109,4 @@ def parse(line: str) -> Word:
     Raises:
         ValueError: it makes no sense.
     """
-    match json.loads(line):
-        case {"in_world": bool(in_world), "text": str(text), "because": int() | None as because, **more}:
-            return Word(in_world, text, because, more.get("final") is True)
-    raise ValueError(f"not a word: {line!r}")
+    return record(Word)(json.loads(line))
