@@ -18,6 +18,7 @@ from tests.unit.elastic.play import Play
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.saved import Clock, Saved, Saver, load, packed
+from horovod.version import __version__
 
 STATE = Saved(
     words=("-np", "2", "python", "train.py"),
@@ -63,7 +64,7 @@ def test_it_is_written_when_something_has_changed_and_removed_at_the_end(path: P
     saver.save(replace(STATE, at=2000.0, ticks=1050.0))
     assert path.stat().st_ino == first
     saver.save(replace(STATE, agents=("a",)))
-    assert load(path).agents == ["a"]
+    assert load(path).agents == ("a",)
     saver.remove()
     saver.remove()
     with pytest.raises(ConfigError, match=r"no such file\. The job is over, or was started without --state"):
@@ -137,7 +138,7 @@ def test_a_name_that_does_not_reach_the_disk_later_is_taken_away(
     assert len(told) == 1
     assert list(path.parent.iterdir()) == []
     saver.save(replace(STATE, agents=("a",)))
-    assert load(path).agents == ["a"]
+    assert load(path).agents == ("a",)
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
@@ -163,7 +164,7 @@ def test_a_folder_that_may_be_written_and_not_read(path: Path, monkeypatch: pyte
         saver = Saver(path, pytest.fail)
         saver.save(STATE)
         saver.save(replace(STATE, agents=("a",)))
-    assert load(path).agents == ["a"]
+    assert load(path).agents == ("a",)
     saver.remove()
     assert list(path.parent.iterdir()) == []
 
@@ -192,6 +193,31 @@ def test_a_file_that_is_none(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o600)
     with pytest.raises(ConfigError, match="--resume"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"words": "train"}, "words is no list"),
+        ({"environ": {"A": 1}}, "environ is no text"),
+        ({"key": "00"}, "key is no key"),
+        ({"store": []}, "store is no list"),
+        ({"store": [["a", 1 << 16]]}, "store is no number"),
+        ({"store": [["a"]]}, "store is no list"),
+        ({"workers": {"x": ["a", 1]}}, "invalid literal"),
+        ({"agents": [3]}, "agents is no text"),
+        ({"ticks": float("nan")}, "ticks is no number of seconds"),
+        ({"at": True}, "at is no number of seconds"),
+        ({"driver": None}, "driver is no text"),
+    ],
+)
+def test_a_state_with_a_part_of_another_kind_is_none(path: Path, changes: dict[str, Any], words: str) -> None:
+    path.write_text(_changed(version=__version__))
+    path.chmod(0o600)
+    assert load(path).job == "job"
+    path.write_text(_changed(version=__version__, **changes))
+    with pytest.raises(ConfigError, match=f"it is no state of an elastic job: {words}"):
         load(path)
 
 
@@ -274,7 +300,7 @@ def test_of_two_jobs_that_begin_together_one_gets_the_file(path: Path) -> None:
     assert load(path).job == "job"
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     first.save(replace(STATE, agents=("a",)))
-    assert load(path).agents == ["a"]
+    assert load(path).agents == ("a",)
 
 
 def test_a_file_system_without_links(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

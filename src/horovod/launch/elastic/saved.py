@@ -11,18 +11,19 @@ import base64
 import errno
 import io
 import json
-import math
 import os
 import pickle
+import re
 import secrets
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from horovod.bootstrap.records import fields, listed, mapped, paired, record, text, whole
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.elastic.driver import Driver
 from horovod.version import __version__
@@ -32,6 +33,15 @@ __all__ = ["Clock", "Saved", "Saver", "load", "packed"]
 _FORMAT = 1
 _OURS = ("horovod.launch.elastic.", "horovod.bootstrap.membership")
 _PLAIN = frozenset({("builtins", "frozenset"), ("builtins", "set"), ("builtins", "range")})
+
+
+_HEAD = fields({"format": whole(), "version": text()})
+_Texts = Annotated[Sequence[str], listed(text())]
+_Environ = Annotated[Mapping[str, str], mapped(text(), text())]
+_Key = Annotated[str, text(fits=re.compile("(?:[0-9a-f]{2}){16,}").fullmatch, what="is no key")]
+_Store = Annotated[Sequence[tuple[str, int]], listed(paired(text(), whole(0, (1 << 16) - 1)), least=1)]
+_Workers = Annotated[Mapping[int, tuple[str, int]], mapped(int, paired(text(), whole()))]
+_News = Annotated[Sequence[tuple[int, int]], listed(paired(whole(), whole()))]
 
 
 @dataclass(frozen=True)
@@ -51,16 +61,16 @@ class Saved:
         ticks: its clock, in seconds, at the UNIX time ``at``.
     """
 
-    words: Sequence[str]
+    words: _Texts
     directory: str
-    environ: Mapping[str, str]
-    key: str
+    environ: _Environ
+    key: _Key
     job: str
-    store: Sequence[tuple[str, int]]
+    store: _Store
     door: str
-    workers: Mapping[int, tuple[str, int]]
-    agents: Sequence[str]
-    news: Sequence[tuple[int, int]]
+    workers: _Workers
+    agents: _Texts
+    news: _News
     driver: str
     ticks: float
     at: float
@@ -111,7 +121,7 @@ class Saver:
             ConfigError: another job was a moment faster.
             LaunchError: that is not possible, for the first time. Later the job goes on without.
         """
-        now = tuple(getattr(state, each.name) for each in fields(state) if each.name not in ("ticks", "at"))
+        now = tuple(value for name, value in vars(state).items() if name not in ("ticks", "at"))
         if now == self._before:
             return
         text = json.dumps({"format": _FORMAT, "version": __version__, **asdict(state)})
@@ -230,32 +240,14 @@ def load(path: Path) -> Saved:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--resume {path}: it cannot be read: {error}") from error
     try:
-        if (read.pop("format"), read.pop("version")) != (_FORMAT, __version__):
+        head = _HEAD(read)
+        if (head["format"], head["version"]) != (_FORMAT, __version__):
             raise ConfigError(f"--resume {path}: it was written by another version of Farandole.")
-        read["workers"] = {int(number): (str(h), int(r)) for number, (h, r) in read["workers"].items()}
-        read["agents"] = [str(host) for host in read["agents"]]
-        read["store"] = [(str(host), int(port)) for host, port in read["store"]]
-        read["news"] = [(int(at), int(kind)) for at, kind in read["news"]]
-        return _checked(Saved(**read))
+        return record(Saved)(read)
     except ConfigError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"--resume {path}: it is no state of an elastic job: {error!r}") from error
-
-
-def _checked(saved: Saved) -> Saved:
-    """Raises ``ValueError`` if a part is of another kind."""
-    texts = [saved.directory, saved.key, saved.job, saved.door, saved.driver]
-    texts += [*saved.words, *saved.agents, *saved.environ, *saved.environ.values()]
-    if not all(isinstance(text, str) for text in texts) or isinstance(saved.words, str):
-        raise ValueError("a text is none")
-    if not all(type(number) in (int, float) and math.isfinite(number) for number in (saved.ticks, saved.at)):
-        raise ValueError("a time is none")
-    if not saved.store or not all(0 <= port < 1 << 16 for _, port in saved.store):
-        raise ValueError("the store has no address")
-    if len(bytes.fromhex(saved.key)) < 16:
-        raise ValueError("the key is too short")
-    return saved
+    except ValueError as error:
+        raise ConfigError(f"--resume {path}: it is no state of an elastic job: {error}.") from error
 
 
 class Clock:
