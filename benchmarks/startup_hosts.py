@@ -20,7 +20,7 @@ from tests.hosts.simulated import SimulatedHosts, why_not
 
 from horovod.bench.machine import machine
 from horovod.bench.measure import wait_for_quiet
-from horovod.bootstrap.handshake import Acceptor, Dialer, Purpose, Role
+from horovod.bootstrap.trust.handshake import Acceptor, Dialer, Purpose, Role
 
 TIMEOUT_S = 120.0
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.bootstrap.admission import Admission
-from horovod.bootstrap.conversation import Address, Conversation, Conversations, dial
-from horovod.bootstrap.handshake import (
+from horovod.bootstrap.trust.admission import Admission
+from horovod.bootstrap.trust.conversation import Address, Conversation, Conversations, dial
+from horovod.bootstrap.trust.handshake import (
     PROOF_BYTES,
     REPLY_BYTES,
     Dialer,
@@ -23,7 +23,7 @@ from horovod.bootstrap.handshake import (
     store_purpose,
     world_digest,
 )
-from horovod.bootstrap.session import TAG_BYTES, Session
+from horovod.bootstrap.trust.session import TAG_BYTES, Session
 from horovod.errors import AuthenticationError
 
 KEY = bytes(range(32))

@@ -12,9 +12,10 @@ from fuzz.values import ANYTHING, DEEP, changed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.bootstrap import pmi, unix
-from horovod.bootstrap.meeting import _decode
-from horovod.bootstrap.routes import Route
+from horovod.bootstrap.network.routes import Route
+from horovod.bootstrap.place import pmi
+from horovod.bootstrap.store.meeting import _decode
+from horovod.bootstrap.trust import unix
 from horovod.errors import RendezvousError
 
 CARD = {"at": [["127.0.0.1", 4711], ["fd00::1", 4711]], "job": "0123456789abcdef", "check": "ab" * 16}

@@ -14,9 +14,10 @@ from fuzz.values import ANYTHING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.bootstrap import handshake
-from horovod.bootstrap.conversation import Conversation, Conversations, greet, receive, send
-from horovod.bootstrap.handshake import (
+from horovod.bootstrap.store.messages import AlteredError, FrameError, FrameReader, encode
+from horovod.bootstrap.trust import handshake
+from horovod.bootstrap.trust.conversation import Conversation, Conversations, greet, receive, send
+from horovod.bootstrap.trust.handshake import (
     HELLO_BYTES,
     PROOF_BYTES,
     RELEASE,
@@ -26,8 +27,7 @@ from horovod.bootstrap.handshake import (
     Purpose,
     Role,
 )
-from horovod.bootstrap.messages import AlteredError, FrameError, FrameReader, encode
-from horovod.bootstrap.session import TAG_BYTES, Session
+from horovod.bootstrap.trust.session import TAG_BYTES, Session
 from horovod.errors import AuthenticationError, VersionError
 
 KEY = bytes(range(32))

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.bootstrap.messages import FrameError, FrameReader, SharedBody, encode
+from horovod.bootstrap.store.messages import FrameError, FrameReader, SharedBody, encode
 
 LIMIT_BYTES = 1 << 12
 

@@ -11,11 +11,11 @@ from fuzz.values import ANYTHING, DEEP, SHORT_TEXT, changed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.bootstrap.handshake import REPLY_BYTES, Dialer, store_purpose
-from horovod.bootstrap.messages import MAX_FRAME_BYTES, FrameError, FrameReader
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import Table
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.messages import MAX_FRAME_BYTES, FrameError, FrameReader
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.store.table import Table
+from horovod.bootstrap.trust.handshake import REPLY_BYTES, Dialer, store_purpose
 from horovod.errors import HorovodError
 
 KEY = bytes(range(32))

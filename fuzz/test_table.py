@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from horovod.bootstrap.messages import FrameError, FrameReader
-from horovod.bootstrap.table import Table
+from horovod.bootstrap.store.messages import FrameError, FrameReader
+from horovod.bootstrap.store.table import Table
 
 CLIENTS = st.integers(0, 3)
 NAMES = st.sampled_from(["", "a", "a/", "a/0", "a/1", "a/b/0", "b/0", "b"])

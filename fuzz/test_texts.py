@@ -11,11 +11,11 @@ from typing import TypeVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.bootstrap import pmi
-from horovod.bootstrap.addresses import join_hosts, split_hosts
-from horovod.bootstrap.launchers import FAMILIES, OWN, meeting_point, present
-from horovod.bootstrap.secret import job_key
-from horovod.bootstrap.topology import read_place
+from horovod.bootstrap.place import pmi
+from horovod.bootstrap.place.addresses import join_hosts, split_hosts
+from horovod.bootstrap.place.launchers import FAMILIES, OWN, meeting_point, present
+from horovod.bootstrap.place.topology import read_place
+from horovod.bootstrap.trust.secret import job_key
 from horovod.config import SETTINGS, Config
 from horovod.errors import ConfigError, RendezvousError
 from horovod.launch.external.rank_wrapper import rank_and_size

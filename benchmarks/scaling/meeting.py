@@ -3,10 +3,10 @@
     python -m benchmarks.scaling.meeting                   # 64 to 4,096 ranks, 8 on each host; about a minute
     python -m benchmarks.scaling.meeting --ranks 512 --json results.json
 
-Each client says what a rank says while a world is formed (``horovod/bootstrap/mesh.py``), over a connection
-of its own to a server in another process. All clients live in one process and take turns, so the time of the
-whole is no measure: what counts is what the server spends and holds, and the bytes that leave it. Reading the
-book of all ranks, a rank's own part, is measured for one of them.
+Each client says what a rank says while a world is formed (``horovod/bootstrap/mesh/connecting.py``), over a
+connection of its own to a server in another process. All clients live in one process and take turns, so the
+time of the whole is no measure: what counts is what the server spends and holds, and the bytes that leave
+it. Reading the book of all ranks, a rank's own part, is measured for one of them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from horovod.bootstrap.handshake import REPLY_BYTES, Dialer, store_purpose
-from horovod.bootstrap.identity import place_in
-from horovod.bootstrap.messages import FrameReader, encode
-from horovod.bootstrap.session import TAG_BYTES
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.topology import agree
+from horovod.bootstrap.mesh.identity import place_in
+from horovod.bootstrap.place.topology import agree
+from horovod.bootstrap.store.messages import FrameReader, encode
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.trust.handshake import REPLY_BYTES, Dialer, store_purpose
+from horovod.bootstrap.trust.session import TAG_BYTES
 
 RANKS = (64, 512, 4096)
 RANKS_PER_HOST = 8

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from horovod.bootstrap.connections import Mesh, NetworkPeer, Receiver
+from horovod.bootstrap.mesh.connections import Mesh, NetworkPeer, Receiver
 
 MOST_WAITING = 1 << 18
 REST_S = 0.0003

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tests.contract.world import ROOT, World, environment
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 
 MOST_SHOWN = 12000
 """Characters of what failed ranks have said."""

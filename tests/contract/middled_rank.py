@@ -18,10 +18,10 @@ import cloudpickle
 import numpy as np
 from tests.middle import Middle
 
-from horovod.bootstrap import others
-from horovod.bootstrap.addresses import Address
-from horovod.bootstrap.handshake import Role
-from horovod.bootstrap.routes import Route
+from horovod.bootstrap.mesh import others
+from horovod.bootstrap.network.routes import Route
+from horovod.bootstrap.place.addresses import Address
+from horovod.bootstrap.trust.handshake import Role
 from horovod.collectives import objects
 from horovod.collectives.numpy_frontend import collectives
 from horovod.collectives.ops import Sum

@@ -15,7 +15,7 @@ from tests import fakes
 from tests.contract import job
 from tests.contract.world import ROOT, World, environment
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 
 MODULE = "tests.contract.arrays.trouble"
 LIMIT_S = 60.0

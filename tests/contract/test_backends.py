@@ -15,7 +15,7 @@ from tests.contract.torch import bytes, fewer_bytes
 from tests.contract.world import ROOT, World, mpirun, run_cases, without_job
 from tests.unit.runtime.test_lifecycle import KEY, run_ranks
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 
 FOLDER = World(2, operations="examples.folder_backend:Folder")
 MPI = World(2, operations="mpi")

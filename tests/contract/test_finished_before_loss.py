@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 30.0

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from tests.contract.world import ROOT, World, environment
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 
 NEEDED_BYTES = 12 << 30
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 
 VICTIM = Path(__file__).with_name("victim.py")
 KILLS = 50 if os.environ.get("FARANDOLE_FULL_MATRIX") else 15

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -14,7 +14,7 @@ from tests.contract import job
 from tests.contract.test_arrays_in_trouble import on_devices
 from tests.contract.world import ROOT, World, environment
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 
 MODULE = "tests.contract.arrays.peer"
 LIMIT_S = 60.0

@@ -137,7 +137,7 @@ def _run(module: str, world: World) -> Verdicts:
 
 def _run_job(module: str, world: World, names: list[str], begin: int, verdicts: Verdicts) -> int:
     """Run the cases from ``begin`` on in one job; return the first case that it did not come to."""
-    from horovod.bootstrap.store_server import StoreServer
+    from horovod.bootstrap.store.server import StoreServer
 
     key, job = secrets.token_bytes(32), secrets.token_hex(8)
     with tempfile.TemporaryDirectory(prefix="contract-") as folder, StoreServer(key, job=job) as store:

@@ -12,8 +12,8 @@ import sys
 from typing import Any
 
 from horovod import _core
-from horovod.bootstrap import mesh
-from horovod.bootstrap.connections import NetworkPeer
+from horovod.bootstrap.mesh import connecting as mesh
+from horovod.bootstrap.mesh.connections import NetworkPeer
 from horovod.runtime import lifecycle
 
 COUNT = 4096

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 
 
 def main() -> None:

@@ -231,7 +231,14 @@ def attack(targets: Sequence[Target], canary: str) -> dict[str, Any]:
 
 
 def insider(targets: Sequence[Target], store: Sequence[Any], key: bytes) -> dict[str, Any]:
-    from horovod.bootstrap.handshake import REPLY_BYTES, Dialer, Purpose, Role, store_purpose, world_digest
+    from horovod.bootstrap.trust.handshake import (
+        REPLY_BYTES,
+        Dialer,
+        Purpose,
+        Role,
+        store_purpose,
+        world_digest,
+    )
 
     job = os.environ.get("HOROVOD_JOB_ID", "")
     world = world_digest(job, "epoch/0/round/0/")

@@ -26,7 +26,7 @@ import time
 from typing import Any
 
 from horovod import _core
-from horovod.bootstrap import mesh
+from horovod.bootstrap.mesh import connecting as mesh
 from horovod.runtime import lifecycle
 
 LARGE = 2 << 20  # elements

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 
 
 def main() -> None:

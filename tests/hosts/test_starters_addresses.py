@@ -45,8 +45,8 @@ def start(
         **extra,
     }
     serve = (
-        "import os, sys; from horovod.bootstrap.addresses import *\n"
-        "from horovod.bootstrap.store_server import *\n"
+        "import os, sys; from horovod.bootstrap.place.addresses import *\n"
+        "from horovod.bootstrap.store.server import *\n"
         "key = bytes.fromhex(os.environ['HOROVOD_SECRET_KEY'])\n"
         "hosts = [address.host for address in own_addresses()]\n"
         "with StoreServer(key, hosts, int(sys.argv[1]), job='test'): sys.stdin.read()"

@@ -13,7 +13,7 @@ import time
 
 from tests.launch.fleets import LIMIT_S, fleet_of
 
-from horovod.bootstrap.proc import stat_of
+from horovod.bootstrap.place.proc import stat_of
 
 
 def stop(pid: int) -> None:

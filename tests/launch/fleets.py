@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from tests.launch.launching import environment
 
-from horovod.bootstrap import unix
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.trust import unix
 from horovod.launch.agent_client.ssh_command import SshOptions
 from horovod.launch.environment import Limits
 from horovod.launch.job import Job

@@ -24,7 +24,7 @@ if RANK == 1 and HOW == "before":
     sys.exit(4)
 
 from horovod import _core  # noqa: E402
-from horovod.bootstrap.store_client import StoreClient  # noqa: E402
+from horovod.bootstrap.store.client import StoreClient  # noqa: E402
 from horovod.errors import HorovodInternalError  # noqa: E402
 from horovod.runtime import lifecycle  # noqa: E402
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from tests.launch.launching import Watched
 
-from horovod.bootstrap import cores
-from horovod.bootstrap.proc import stat_of
+from horovod.bootstrap.place import cores
+from horovod.bootstrap.place.proc import stat_of
 from horovod.launch.agent import bundle, host, own_device
 from horovod.launch.agent.terms import MARK, MOST_LINE_BYTES
 

@@ -14,7 +14,7 @@ from tests.launch.freezers import FREEZERS, Freezer
 from tests.launch.launching import PYTHON, WAIT, Watched
 from tests.launch.test_connections import fake_ssh
 
-from horovod.bootstrap.proc import stat_of
+from horovod.bootstrap.place.proc import stat_of
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.agent.terms import MOST_STOPS
 from horovod.launch.launchers.contract import (
@@ -217,7 +217,7 @@ def test_a_worker_that_a_signal_stops_is_told_and_that_it_goes_on() -> None:
 
 NAMED = """
 import os, sys, time
-from horovod.bootstrap.starter import tell_process
+from horovod.bootstrap.place.starter import tell_process
 tell_process()
 print("this", os.getpid(), flush=True)
 time.sleep(60)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.launch.launching import COMMAND, LIMIT_S, PYTHON, environment, horovodrun, running
 
-from horovod.bootstrap.cores import usable_cores
+from horovod.bootstrap.place.cores import usable_cores
 
 
 def lines(output: bytes) -> list[str]:
@@ -210,8 +210,8 @@ def test_closed_standard_descriptors_do_no_harm(tmp_path: Path) -> None:
 def test_ranks_meet_at_the_store() -> None:
     program = """
 import os
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_address import read_store
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.place.store_address import read_store
 rank, job = int(os.environ["HOROVOD_RANK"]), os.environ["HOROVOD_JOB_ID"]
 key = bytes.fromhex(os.environ["HOROVOD_SECRET_KEY"])
 with StoreClient(read_store(os.environ), key, 10.0, f"rank {rank}", job=job) as store:
@@ -468,8 +468,8 @@ def test_nothing_heavy_is_imported() -> None:
         "horovod._core",
     }
     assert not loaded & {  # what only ranks, or jobs of other launchers, need
-        "horovod.bootstrap.routes",
-        "horovod.bootstrap.topology",
+        "horovod.bootstrap.network.routes",
+        "horovod.bootstrap.place.topology",
         "horovod.launch.external.order",
         "horovod.launch.launchers.ssh",
     }

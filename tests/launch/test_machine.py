@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.launch.launching import horovodrun
 
-from horovod.bootstrap.cores import usable_cores
+from horovod.bootstrap.place.cores import usable_cores
 from horovod.errors import ConfigError
 from horovod.launch.job import Job
 from horovod.launch.launchers import local

@@ -19,7 +19,7 @@ from tests.launch.fleets import LIMIT_S, RunningFleet, fleet_of
 from tests.launch.launching import WAIT, Watched
 from tests.launch.test_agent import OPEN, agent, line
 
-from horovod.bootstrap.proc import lines, stat_of
+from horovod.bootstrap.place.proc import lines, stat_of
 from horovod.launch.agent.terms import MOST_KEPT_BYTES
 from horovod.launch.launchers.contract import Exited, Gone, HostReached, Rejoined, Started
 from horovod.launch.launchers.fleet import door_of

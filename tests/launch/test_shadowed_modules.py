@@ -80,7 +80,7 @@ def test_questions_that_are_put_to_a_python_of_our_own_are_answered(folder: Path
     script = tmp_path / "asks.py"
     script.write_text(
         "from horovod.common.util import extension_available\n"
-        "from horovod.bootstrap.mpi_library import _loads\n"
+        "from horovod.bootstrap.place.mpi_library import _loads\n"
         "from horovod.devices.inventory import take_inventory\n"
         "import sys\n"
         "sys.path.insert(0, '.')\n"

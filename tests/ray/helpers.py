@@ -10,7 +10,7 @@ import numpy as np
 import ray
 
 import horovod.arrays as hvd
-from horovod.bootstrap.proc import stat_of
+from horovod.bootstrap.place.proc import stat_of
 from horovod.ray import RayExecutor
 from horovod.ray.runner import MiniSettings
 

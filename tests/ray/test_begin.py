@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from horovod.bootstrap.starter import parse
+from horovod.bootstrap.place.starter import parse
 from horovod.errors import LaunchError
 
 pytest.importorskip("ray", reason="Ray is not installed")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.bootstrap.proc import every_process, stat_of
+from horovod.bootstrap.place.proc import every_process, stat_of
 
 pytest.importorskip("ray", reason="Ray is not installed")
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import horovod.arrays as hvd
-from horovod.bootstrap.proc import stat_of
+from horovod.bootstrap.place.proc import stat_of
 
 pytest.importorskip("ray", reason="Ray is not installed")
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import horovod.arrays as hvd
-from horovod.bootstrap.proc import every_process
+from horovod.bootstrap.place.proc import every_process
 from horovod.elastic.run import run_fn
 from horovod.elastic.state import ObjectState
 

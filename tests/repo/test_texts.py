@@ -40,7 +40,7 @@ def test_the_former_name_is_left_where_its_key_is_taken_over() -> None:
         for file in tracked()
         if former.search(str(file.relative_to(ROOT))) or former.search(file.read_text())
     }
-    assert found == {"src/horovod/bootstrap/secret.py", "docs/install.md"}
+    assert found == {"src/horovod/bootstrap/trust/secret.py", "docs/install.md"}
 
 
 def test_no_path_of_a_machine_and_no_registry_in_tracked_files() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap.proc import every_process, stat_of
+from horovod.bootstrap.place.proc import every_process, stat_of
 
 WHOLE = os.environ.get("FARANDOLE_FULL_MATRIX") == "1"
 MASTER = "local-cluster[2,1,1024]"

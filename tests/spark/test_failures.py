@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap.proc import stat_of
+from horovod.bootstrap.place.proc import stat_of
 from horovod.errors import WorkerFailed
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")

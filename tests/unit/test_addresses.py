@@ -4,8 +4,14 @@ import ipaddress
 
 import pytest
 
-from horovod.bootstrap import addresses
-from horovod.bootstrap.addresses import Address, join_hosts, loopback_addresses, own_addresses, split_hosts
+from horovod.bootstrap.place import addresses
+from horovod.bootstrap.place.addresses import (
+    Address,
+    join_hosts,
+    loopback_addresses,
+    own_addresses,
+    split_hosts,
+)
 from horovod.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from horovod.bootstrap.cores import (
+from horovod.bootstrap.place.cores import (
     Share,
     cores_per_rank,
     fewest_cores_per_rank,

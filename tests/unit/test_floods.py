@@ -14,16 +14,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from horovod.bootstrap import local, unix
-from horovod.bootstrap.admission import Admission
-from horovod.bootstrap.conversation import Conversation, Conversations, dial
-from horovod.bootstrap.handshake import Purpose, Role
-from horovod.bootstrap.network import listen_at
-from horovod.bootstrap.refusals import Refusals
-from horovod.bootstrap.routes import Race, Route
-from horovod.bootstrap.session import Session
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.mesh import local
+from horovod.bootstrap.network.listening import listen_at
+from horovod.bootstrap.network.routes import Race, Route
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.trust import unix
+from horovod.bootstrap.trust.admission import Admission
+from horovod.bootstrap.trust.conversation import Conversation, Conversations, dial
+from horovod.bootstrap.trust.handshake import Purpose, Role
+from horovod.bootstrap.trust.refusals import Refusals
+from horovod.bootstrap.trust.session import Session
 
 pytestmark = pytest.mark.timeout(120)
 

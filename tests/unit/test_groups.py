@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.bootstrap.groups import Machine, candidate_groups, control_edges, control_parent, split
-from horovod.bootstrap.handshake import Purpose, Role
-from horovod.bootstrap.network import connections_of
+from horovod.bootstrap.network.groups import Machine, candidate_groups, control_edges, control_parent, split
+from horovod.bootstrap.network.listening import connections_of
+from horovod.bootstrap.trust.handshake import Purpose, Role
 
 
 def machine(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from horovod.bootstrap import handshake
-from horovod.bootstrap.handshake import (
+from horovod.bootstrap.trust import handshake
+from horovod.bootstrap.trust.handshake import (
     HELLO_BYTES,
     PROOF_BYTES,
     RELEASE,

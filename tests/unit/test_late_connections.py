@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from tests.held import held, left_since
 
-from horovod.bootstrap import late_connections as late_module
-from horovod.bootstrap.conversation import Conversation, Conversations
-from horovod.bootstrap.handshake import HELLO_BYTES, PROOF_BYTES, Acceptor, Dialer, Purpose, Role
-from horovod.bootstrap.late_connections import LateConnections, left_s
-from horovod.bootstrap.others import Others
+from horovod.bootstrap.mesh import late_connections as late_module
+from horovod.bootstrap.mesh.late_connections import LateConnections, left_s
+from horovod.bootstrap.mesh.others import Others
+from horovod.bootstrap.trust.conversation import Conversation, Conversations
+from horovod.bootstrap.trust.handshake import HELLO_BYTES, PROOF_BYTES, Acceptor, Dialer, Purpose, Role
 from horovod.config import Config
 from horovod.errors import ConfigError
 

@@ -15,14 +15,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from horovod.bootstrap import store_server
-from horovod.bootstrap import table as table_module
-from horovod.bootstrap.handshake import HELLO_BYTES, REPLY_BYTES, Dialer, store_purpose
-from horovod.bootstrap.messages import FrameError, FrameReader, encode
-from horovod.bootstrap.session import Signer
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import MOST_KEY_CHARACTERS, Cause, Table
+from horovod.bootstrap.store import server as store_server
+from horovod.bootstrap.store import table as table_module
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.messages import FrameError, FrameReader, encode
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.store.table import MOST_KEY_CHARACTERS, Cause, Table
+from horovod.bootstrap.trust.handshake import HELLO_BYTES, REPLY_BYTES, Dialer, store_purpose
+from horovod.bootstrap.trust.session import Signer
 from horovod.errors import RendezvousError, StoreTimeout
 
 KEY = bytes(range(32))
@@ -248,7 +248,7 @@ def test_thousands_who_waited_in_vain_are_told_in_time() -> None:
 def test_a_store_without_descriptors_serves_those_that_it_has() -> None:
     program = """
 import os, resource, sys
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 accept, attempts = StoreServer._accept, []
 StoreServer._accept = lambda server, listener: (attempts.append(listener), accept(server, listener))[1]
 with StoreServer(bytes(range(32)), max_strangers=10_000) as server:

@@ -18,11 +18,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from horovod.bootstrap import launcher_channels, pmi, unix
-from horovod.bootstrap.meeting import Meeting, meet
-from horovod.bootstrap.mesh import connect
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.topology import PORT_OF_KEY, Place
+from horovod.bootstrap.mesh.connecting import connect
+from horovod.bootstrap.place import launcher_channels, pmi
+from horovod.bootstrap.place.topology import PORT_OF_KEY, Place
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.meeting import Meeting, meet
+from horovod.bootstrap.trust import unix
 from horovod.config import Config
 from horovod.errors import AuthenticationError, ConfigError, RendezvousError
 
@@ -76,7 +77,7 @@ def test_a_card_of_a_program_that_has_ended_is_passed_over(
         time.sleep(seconds)
 
     monkeypatch.setattr(
-        "horovod.bootstrap.meeting.time", SimpleNamespace(monotonic=time.monotonic, sleep=wait)
+        "horovod.bootstrap.store.meeting.time", SimpleNamespace(monotonic=time.monotonic, sleep=wait)
     )
     old = meet(place(0, "file"), settings(), home(tmp_path), None)
     assert old.served is not None

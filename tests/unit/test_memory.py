@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from horovod.bootstrap import local, memory
-from horovod.bootstrap.descriptors import Descriptors
+from horovod.bootstrap.mesh import local
+from horovod.bootstrap.place import memory
+from horovod.bootstrap.place.descriptors import Descriptors
 from horovod.errors import BackendError
 
 

@@ -18,16 +18,18 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap import local, mesh, network
-from horovod.bootstrap.connections import Mesh, NetworkPeer
-from horovod.bootstrap.descriptors import Descriptors
-from horovod.bootstrap.handshake import Dialer, Purpose, Role
-from horovod.bootstrap.mesh import connect
-from horovod.bootstrap.session import TAG_BYTES, Session
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import Cause
-from horovod.bootstrap.topology import Place, Topology
+from horovod.bootstrap.mesh import connecting as mesh
+from horovod.bootstrap.mesh import local
+from horovod.bootstrap.mesh.connecting import connect
+from horovod.bootstrap.mesh.connections import Mesh, NetworkPeer
+from horovod.bootstrap.network import listening as network
+from horovod.bootstrap.place.descriptors import Descriptors
+from horovod.bootstrap.place.topology import Place, Topology
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.store.table import Cause
+from horovod.bootstrap.trust.handshake import Dialer, Purpose, Role
+from horovod.bootstrap.trust.session import TAG_BYTES, Session
 from horovod.config import Config
 from horovod.errors import BackendError, ConfigError, HorovodError, InvalidArgumentError, RendezvousError
 

@@ -20,10 +20,10 @@ from tests.unit.test_mesh import (
     settings,
 )
 
-from horovod.bootstrap.connections import Mesh
-from horovod.bootstrap.mesh import connect
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.topology import Topology
+from horovod.bootstrap.mesh.connecting import connect
+from horovod.bootstrap.mesh.connections import Mesh
+from horovod.bootstrap.place.topology import Topology
+from horovod.bootstrap.store.server import StoreServer
 from horovod.errors import BackendError
 
 pytestmark = pytest.mark.timeout(60)

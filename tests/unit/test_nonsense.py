@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap import pmi
-from horovod.bootstrap.meeting import _decode
-from horovod.bootstrap.messages import MAX_FRAME_BYTES, FrameError
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import Table
+from horovod.bootstrap.place import pmi
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.meeting import _decode
+from horovod.bootstrap.store.messages import MAX_FRAME_BYTES, FrameError
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.store.table import Table
 from horovod.errors import HorovodInternalError, LaunchError, RendezvousError
 from horovod.launch.agent.terms import MARK
 from horovod.launch.agent_client.connections import Connections

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap.rounds import claim_round
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import Cause
-from horovod.bootstrap.topology import Place
+from horovod.bootstrap.place.topology import Place
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.rounds import claim_round
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.store.table import Cause
 from horovod.errors import RendezvousError
 
 KEY = bytes(32)

@@ -10,16 +10,16 @@ from contextlib import closing
 
 import pytest
 
-from horovod.bootstrap.addresses import Address
-from horovod.bootstrap.admission import Admission
-from horovod.bootstrap.conversation import Conversation, Conversations
-from horovod.bootstrap.descriptors import make_room
-from horovod.bootstrap.handshake import Purpose, Role
-from horovod.bootstrap.network import listen_at
-from horovod.bootstrap.routes import Race, Route, numeric_routes, resolve
-from horovod.bootstrap.session import Session
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.network.listening import listen_at
+from horovod.bootstrap.network.routes import Race, Route, numeric_routes, resolve
+from horovod.bootstrap.place.addresses import Address
+from horovod.bootstrap.place.descriptors import make_room
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.trust.admission import Admission
+from horovod.bootstrap.trust.conversation import Conversation, Conversations
+from horovod.bootstrap.trust.handshake import Purpose, Role
+from horovod.bootstrap.trust.session import Session
 from horovod.errors import AuthenticationError, BackendError, RendezvousError
 
 KEY = bytes(range(32))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from horovod.bootstrap.secret import _FORMER_FOLDER as FORMER
-from horovod.bootstrap.secret import job_key, port_of
+from horovod.bootstrap.trust.secret import _FORMER_FOLDER as FORMER
+from horovod.bootstrap.trust.secret import job_key, port_of
 from horovod.errors import ConfigError
 
 HEX = bytes(range(32)).hex()

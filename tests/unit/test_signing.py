@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.bootstrap.signing import ObjectSigner
+from horovod.bootstrap.trust.signing import ObjectSigner
 from horovod.errors import AuthenticationError
 
 KEY = bytes(range(32))

@@ -17,8 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.middle import Middle
 
-from horovod.bootstrap import store_client
-from horovod.bootstrap.handshake import (
+from horovod.bootstrap.store import client as store_client
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.messages import MAX_FRAME_BYTES
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.store.table import Cause
+from horovod.bootstrap.trust.handshake import (
     HELLO_BYTES,
     PROOF_BYTES,
     REPLY_BYTES,
@@ -28,11 +32,7 @@ from horovod.bootstrap.handshake import (
     Role,
     store_purpose,
 )
-from horovod.bootstrap.messages import MAX_FRAME_BYTES
-from horovod.bootstrap.session import TAG_BYTES, Signer
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import Cause
+from horovod.bootstrap.trust.session import TAG_BYTES, Signer
 from horovod.errors import AuthenticationError, RendezvousError, StoreTimeout
 
 KEY = bytes(range(32))

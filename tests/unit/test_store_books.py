@@ -15,11 +15,11 @@ from random import Random
 import pytest
 from tests.unit.test_store import KEY, authenticated, client
 
-from horovod.bootstrap import table as table_module
-from horovod.bootstrap.messages import encode
-from horovod.bootstrap.store_connection import Outgoing
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import Table
+from horovod.bootstrap.store import table as table_module
+from horovod.bootstrap.store.connection import Outgoing
+from horovod.bootstrap.store.messages import encode
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.store.table import Table
 from horovod.errors import RendezvousError
 
 pytestmark = pytest.mark.timeout(30)

@@ -4,10 +4,10 @@ import socket
 
 import pytest
 
-from horovod.bootstrap.launchers import FAMILIES, meeting_point
-from horovod.bootstrap.store_address import read_store, store_environment
-from horovod.bootstrap.topology import PORT_OF_KEY, Place, Topology, agree, alone, read_place
-from horovod.bootstrap.unix import NAME_OF_KEY
+from horovod.bootstrap.place.launchers import FAMILIES, meeting_point
+from horovod.bootstrap.place.store_address import read_store, store_environment
+from horovod.bootstrap.place.topology import PORT_OF_KEY, Place, Topology, agree, alone, read_place
+from horovod.bootstrap.trust.unix import NAME_OF_KEY
 from horovod.errors import ConfigError
 
 STORE = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "1234"}

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from horovod.bootstrap import unix
-from horovod.bootstrap.network import namespace
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.network.listening import namespace
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.trust import unix
 from horovod.errors import AuthenticationError, RendezvousError
 
 pytestmark = pytest.mark.timeout(60)
@@ -59,8 +59,8 @@ def test_the_store_of_a_machine_has_no_port() -> None:
 
 # What a client imports when it connects is imported before: the other user may not read this Python.
 TRIES = """
-import horovod.bootstrap.reaching
-from horovod.bootstrap.store_client import StoreClient
+import horovod.bootstrap.network.reaching
+from horovod.bootstrap.store.client import StoreClient
 os.setuid(int(sys.argv[2]))
 try:
     StoreClient((sys.argv[1], 0), bytes(range(32)), 5.0, "stranger")
@@ -69,7 +69,7 @@ except Exception as error:
 """
 SAYS_NOTHING = """
 import socket
-from horovod.bootstrap.handshake import *
+from horovod.bootstrap.trust.handshake import *
 os.setuid(int(sys.argv[2]))
 with socket.socket(socket.AF_UNIX) as one:
     one.connect("\\0" + sys.argv[1][1:])
@@ -99,7 +99,7 @@ def test_the_store_of_a_machine_answers_no_other_user_even_with_the_key(
 
 
 SERVES = """
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 os.setuid(int(sys.argv[2]))
 with StoreServer(bytes(range(32)), sys.argv[1]) as server:
     print("serving", flush=True)
@@ -198,7 +198,7 @@ def test_who_asks_after_a_store_was_told_to_listen_in_fewer_places_finds_it_done
 
 
 def test_processes_of_one_network_namespace_know_it() -> None:
-    shown = "from horovod.bootstrap.network import namespace; print(namespace())"
+    shown = "from horovod.bootstrap.network.listening import namespace; print(namespace())"
     done = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, timeout=20.0)
     assert done.stdout == f"{namespace()}\n"
 

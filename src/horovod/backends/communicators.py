@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from horovod.bootstrap import unix
-from horovod.bootstrap.addresses import own_addresses
-from horovod.bootstrap.network import listening_hosts, namespace
-from horovod.bootstrap.secret import KEY_BYTES, SECRET_VARIABLE, check_of, job_key
-from horovod.bootstrap.store_address import store_environment
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.network.listening import listening_hosts, namespace
+from horovod.bootstrap.place.addresses import own_addresses
+from horovod.bootstrap.place.store_address import store_environment
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.trust import unix
+from horovod.bootstrap.trust.secret import KEY_BYTES, SECRET_VARIABLE, check_of, job_key
 from horovod.config import Config
 from horovod.errors import BackendError, ConfigError, InvalidArgumentError
 

@@ -9,7 +9,7 @@ import sys
 from horovod.bench.options import parse
 from horovod.bench.requirements import unmet
 from horovod.bench.start import start
-from horovod.bootstrap.topology import read_place
+from horovod.bootstrap.place.topology import read_place
 from horovod.errors import ConfigError
 
 

@@ -7,8 +7,8 @@ import platform
 from collections.abc import Iterable
 from importlib import metadata
 
-from horovod.bootstrap.control_groups import PROC
-from horovod.bootstrap.proc import value_of
+from horovod.bootstrap.place.control_groups import PROC
+from horovod.bootstrap.place.proc import value_of
 
 __all__ = ["machine", "versions"]
 

@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 
 from horovod.bench.timing import Timing
-from horovod.bootstrap.control_groups import PROC
-from horovod.bootstrap.proc import lines
+from horovod.bootstrap.place.control_groups import PROC
+from horovod.bootstrap.place.proc import lines
 
 __all__ = ["Team", "busy_cpu_s", "measure", "wait_for_quiet"]
 

@@ -11,7 +11,7 @@ from horovod.bench.mpi_job import find_mpirun
 from horovod.bench.options import Options
 from horovod.bench.served import unserved
 from horovod.bench.sizes import size_name
-from horovod.bootstrap.memory import available_bytes
+from horovod.bootstrap.place.memory import available_bytes
 
 __all__ = ["unmet"]
 

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from horovod.bootstrap.interpreter import PATH_VARIABLE
-from horovod.bootstrap.launchers import OWN
-from horovod.bootstrap.membership import WAIT_VARIABLE, WORKER_VARIABLE
-from horovod.bootstrap.secret import SECRET_VARIABLE
-from horovod.bootstrap.starter import VARIABLE as STARTER_VARIABLE
+from horovod.bootstrap.place.interpreter import PATH_VARIABLE
+from horovod.bootstrap.place.launchers import OWN
+from horovod.bootstrap.place.starter import VARIABLE as STARTER_VARIABLE
+from horovod.bootstrap.store.membership import WAIT_VARIABLE, WORKER_VARIABLE
+from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.config import LOG_LEVELS, SETTINGS, is_log_level
 
 __all__ = ["WITHOUT_EFFECT", "Ineffective", "is_known", "remarks"]

@@ -1,8 +1,8 @@
 """Exchange of Python objects, over the collectives of any framework.
 
 Objects travel as cloudpickle. Unpickling runs code of the sender's choice; it happens only on what carries
-the tag of its sender, made with the key of this job for this operation (``bootstrap/signing.py``): whatever
-moves the bytes, nobody on the way can put something else in their place.
+the tag of its sender, made with the key of this job for this operation (``bootstrap/trust/signing.py``):
+whatever moves the bytes, nobody on the way can put something else in their place.
 
 An object that cannot be pickled fails on all ranks: its owner sends the reason in its place, as the others
 wait for something from it. The world goes on afterwards.

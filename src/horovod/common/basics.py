@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from horovod import _core
 from horovod.backends import communicators
 from horovod.backends.mpi import MpiBackend
-from horovod.bootstrap import mpi_library
+from horovod.bootstrap.place import mpi_library
 from horovod.config import Config
 from horovod.devices import served
 from horovod.errors import InvalidArgumentError

@@ -13,8 +13,8 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, ParamSpec, TypeVar
 
-from horovod.bootstrap import mpi_library
-from horovod.bootstrap.interpreter import as_here, program_words
+from horovod.bootstrap.place import mpi_library
+from horovod.bootstrap.place.interpreter import as_here, program_words
 from horovod.errors import HorovodVersionMismatchError
 from horovod.gradients import groups
 

@@ -1,7 +1,7 @@
 """A registry of dispatchers and their workers. There the processes of a compute job, which prepare data, and
 those of a training job, which use the data, find each other.
 
-The registry is a store (``bootstrap/store_server.py``) with a key of its own. Nothing is parsed of a
+The registry is a store (``bootstrap/store/server.py``) with a key of its own. Nothing is parsed of a
 client that has not proved the key, and what is parsed is JSON. The keys in it:
 
     settings                          {dispatchers, workers}: how many there are, and workers of each
@@ -17,9 +17,9 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from horovod.bootstrap.addresses import join_hosts, loopback_addresses, own_addresses
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.place.addresses import join_hosts, loopback_addresses, own_addresses
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.server import StoreServer
 from horovod.errors import AuthenticationError, InvalidArgumentError, RendezvousError, StoreTimeout
 
 __all__ = ["Addresses", "ComputeClient", "ComputeService"]

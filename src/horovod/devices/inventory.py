@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from horovod.bootstrap.interpreter import as_here, module_words
-from horovod.bootstrap.proc import lines
+from horovod.bootstrap.place.interpreter import as_here, module_words
+from horovod.bootstrap.place.proc import lines
 from horovod.devices.locality import SYS, adapters, locality_of
 from horovod.devices.nccl import Nccl
 

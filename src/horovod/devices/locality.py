@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from horovod.bootstrap.proc import lines
+from horovod.bootstrap.place.proc import lines
 from horovod.devices.core_list import read_list
 
 __all__ = ["SYS", "Locality", "adapters", "locality_of", "whole_cores"]

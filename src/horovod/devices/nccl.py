@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from horovod.bootstrap.proc import lines
+from horovod.bootstrap.place.proc import lines
 
 __all__ = ["LIBRARY", "OLDEST", "Nccl", "NcclError", "find_nccl", "nccl_for_engine", "version_text"]
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from horovod.bootstrap import starter
-from horovod.bootstrap.membership import Leaving, Membership
+from horovod.bootstrap.place import starter
+from horovod.bootstrap.store.membership import Leaving, Membership
 from horovod.errors import HorovodInternalError
 
 __all__ = ["Watch", "drained_by_signal", "noticed"]

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Protocol
 
-from horovod.bootstrap.membership import HostUpdateResult, Leaving, Membership, next_news
+from horovod.bootstrap.store.membership import HostUpdateResult, Leaving, Membership, next_news
 from horovod.elastic.departure import Watch
 from horovod.errors import HorovodInternalError
 from horovod.runtime import lifecycle

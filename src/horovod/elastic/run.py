@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from horovod.bootstrap.membership import Resumed
+from horovod.bootstrap.store.membership import Resumed
 from horovod.elastic.departure import drained_by_signal
 from horovod.elastic.notification import notification_manager
 from horovod.elastic.state import State

@@ -17,9 +17,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from horovod.bootstrap import mpi_library
-from horovod.bootstrap.cores import usable_cores
-from horovod.bootstrap.interpreter import as_here, program_words
+from horovod.bootstrap.place import mpi_library
+from horovod.bootstrap.place.cores import usable_cores
+from horovod.bootstrap.place.interpreter import as_here, program_words
 from horovod.devices import served
 from horovod.devices.inventory import Inventory, take_inventory
 from horovod.devices.nccl import version_text

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from horovod.bootstrap.secret import SECRET_VARIABLE
-from horovod.bootstrap.store_address import store_environment
+from horovod.bootstrap.place.store_address import store_environment
+from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.config import SHORTEST_HEARTBEAT_TIMEOUT_S, Config, value_of
 from horovod.errors import ConfigError
 from horovod.launch.placement.hosts import Slot

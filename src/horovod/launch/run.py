@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 
-from horovod.bootstrap.addresses import join_hosts
-from horovod.bootstrap.rounds import ROUNDS
-from horovod.bootstrap.store_address import shown
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import Cause
+from horovod.bootstrap.place.addresses import join_hosts
+from horovod.bootstrap.place.store_address import shown
+from horovod.bootstrap.store.rounds import ROUNDS
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.store.table import Cause
 from horovod.errors import LaunchError
 from horovod.launch.environment import (
     compute_threads,

@@ -10,11 +10,11 @@ from typing import Any
 
 import ray
 
-from horovod.bootstrap.launchers import OWN
-from horovod.bootstrap.rounds import ROUNDS
-from horovod.bootstrap.secret import KEY_BYTES
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import Cause
+from horovod.bootstrap.place.launchers import OWN
+from horovod.bootstrap.store.rounds import ROUNDS
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.store.table import Cause
+from horovod.bootstrap.trust.secret import KEY_BYTES
 from horovod.errors import LaunchError
 from horovod.launch.calls.functions import interface_names
 from horovod.launch.environment import interface_environment, job_environment

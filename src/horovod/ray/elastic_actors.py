@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import ray
 
-from horovod.bootstrap.cores import usable_cores
-from horovod.bootstrap.proc import boot_id, every_process, namespace, stat_of
-from horovod.bootstrap.starter import Word, line_of
+from horovod.bootstrap.place.cores import usable_cores
+from horovod.bootstrap.place.proc import boot_id, every_process, namespace, stat_of
+from horovod.bootstrap.place.starter import Word, line_of
 from horovod.errors import HorovodInternalError, LaunchError, PeerLostError
 from horovod.launch.agent.passing import pass_on
 from horovod.launch.calls.functions import answer

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from horovod.bootstrap.starter import Word, line_of
+from horovod.bootstrap.place.starter import Word, line_of
 from horovod.errors import LaunchError
 from horovod.launch.agent_client.connection import DOUBTED
 from horovod.launch.launchers.contract import (

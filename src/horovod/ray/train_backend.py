@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import GetTimeoutError
 from ray.train.backend import Backend, BackendConfig
 
-from horovod.bootstrap.secret import SECRET_VARIABLE
+from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.ray import checks
 from horovod.ray.coordinator import Coordinator, forwarded
 from horovod.ray.failures import late

@@ -18,7 +18,7 @@ from typing import Any
 import cloudpickle
 from ray import tune
 
-from horovod.bootstrap.launchers import OWN
+from horovod.bootstrap.place.launchers import OWN
 from horovod.errors import ConfigError, LaunchError
 from horovod.ray import checks, ray_logger
 from horovod.ray.failures import check_picklable

@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError
 
-from horovod.bootstrap.addresses import loopback_addresses, own_addresses
+from horovod.bootstrap.place.addresses import loopback_addresses, own_addresses
 from horovod.launch.calls.functions import interface_names
 from horovod.launch.environment import interface_environment
 from horovod.launch.placement.addresses import names_of_this_machine

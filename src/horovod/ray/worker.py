@@ -9,9 +9,9 @@ from typing import Any
 
 import ray
 
-from horovod.bootstrap.membership import WORKER_VARIABLE
-from horovod.bootstrap.secret import SECRET_VARIABLE
-from horovod.bootstrap.store_address import SOCKET_VARIABLE
+from horovod.bootstrap.place.store_address import SOCKET_VARIABLE
+from horovod.bootstrap.store.membership import WORKER_VARIABLE
+from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.errors import InvalidArgumentError
 from horovod.ray import ray_logger
 

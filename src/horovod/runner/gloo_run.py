@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from horovod.bootstrap.membership import WORKER_VARIABLE
-from horovod.bootstrap.store_address import store_environment
+from horovod.bootstrap.place.store_address import store_environment
+from horovod.bootstrap.store.membership import WORKER_VARIABLE
 from horovod.launch.environment import interface_environment, slot_environment
 from horovod.runner.http.http_server import RendezvousServer
 

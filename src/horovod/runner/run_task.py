@@ -3,7 +3,7 @@
 import os
 import sys
 
-from horovod.bootstrap.interpreter import take_path
+from horovod.bootstrap.place.interpreter import take_path
 from horovod.launch.calls.functions import DESCRIPTORS_VARIABLE, call_in_worker
 
 if __name__ == "__main__":

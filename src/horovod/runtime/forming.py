@@ -11,12 +11,12 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from horovod import backends
-from horovod.bootstrap.connections import Mesh
-from horovod.bootstrap.meeting import Meeting
-from horovod.bootstrap.mesh import connect
-from horovod.bootstrap.signing import ObjectSigner
-from horovod.bootstrap.static_sets import Sets, agree_on_sets
-from horovod.bootstrap.topology import Place, Topology, alone
+from horovod.bootstrap.mesh.connecting import connect
+from horovod.bootstrap.mesh.connections import Mesh
+from horovod.bootstrap.mesh.static_sets import Sets, agree_on_sets
+from horovod.bootstrap.place.topology import Place, Topology, alone
+from horovod.bootstrap.store.meeting import Meeting
+from horovod.bootstrap.trust.signing import ObjectSigner
 from horovod.config import TIMELINE_DYNAMIC, Config
 from horovod.runtime import ending
 from horovod.runtime.world import Core, Runtime

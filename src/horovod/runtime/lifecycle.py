@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from horovod.bootstrap.meeting import Meeting, meet
-from horovod.bootstrap.membership import Expected, Placed, place_variables
-from horovod.bootstrap.starter import Word, ends_rank, tell
-from horovod.bootstrap.static_sets import Sets
-from horovod.bootstrap.topology import Topology, read_place
+from horovod.bootstrap.mesh.static_sets import Sets
+from horovod.bootstrap.place.starter import Word, ends_rank, tell
+from horovod.bootstrap.place.topology import Topology, read_place
+from horovod.bootstrap.store.meeting import Meeting, meet
+from horovod.bootstrap.store.membership import Expected, Placed, place_variables
 from horovod.bootstrap.variables import remarks
 from horovod.config import WARNING_LEVEL, Config
 from horovod.errors import (

@@ -10,8 +10,10 @@ import os
 import time
 from collections.abc import Mapping
 
-from horovod.bootstrap.meeting import key_of_store
-from horovod.bootstrap.membership import (
+from horovod.bootstrap.place.starter import tell_process
+from horovod.bootstrap.place.store_address import read_store
+from horovod.bootstrap.store.meeting import key_of_store
+from horovod.bootstrap.store.membership import (
     WORKER_VARIABLE,
     Answer,
     Dismissed,
@@ -21,8 +23,6 @@ from horovod.bootstrap.membership import (
     Report,
     place_variables,
 )
-from horovod.bootstrap.starter import tell_process
-from horovod.bootstrap.store_address import read_store
 from horovod.config import Config
 from horovod.errors import ConfigError, HorovodInternalError, RendezvousError
 

@@ -6,8 +6,8 @@ import faulthandler
 import signal
 from collections.abc import Mapping
 
-from horovod.bootstrap.proc import caught_here, signals_of
-from horovod.bootstrap.starter import VARIABLE
+from horovod.bootstrap.place.proc import caught_here, signals_of
+from horovod.bootstrap.place.starter import VARIABLE
 
 __all__ = ["show_on_quit"]
 

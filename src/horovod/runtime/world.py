@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from horovod.bootstrap.late_connections import LateConnections
-from horovod.bootstrap.meeting import Meeting
-from horovod.bootstrap.memory import available_bytes
-from horovod.bootstrap.signing import ObjectSigner
-from horovod.bootstrap.static_sets import wrong_ranks
-from horovod.bootstrap.topology import Topology
+from horovod.bootstrap.mesh.late_connections import LateConnections
+from horovod.bootstrap.mesh.static_sets import wrong_ranks
+from horovod.bootstrap.place.memory import available_bytes
+from horovod.bootstrap.place.topology import Topology
+from horovod.bootstrap.store.meeting import Meeting
+from horovod.bootstrap.trust.signing import ObjectSigner
 from horovod.config import Config
 
 if TYPE_CHECKING:

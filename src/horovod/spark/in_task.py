@@ -10,8 +10,8 @@ from typing import Any
 
 from pyspark import BarrierTaskContext, TaskContext
 
-from horovod.bootstrap.interpreter import as_here
-from horovod.bootstrap.proc import stat_of
+from horovod.bootstrap.place.interpreter import as_here
+from horovod.bootstrap.place.proc import stat_of
 from horovod.launch.tasks.contract import Card
 from horovod.launch.tasks.messages import Arrival
 from horovod.launch.tasks.task import work

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from horovod.bootstrap.secret import own_secret
-from horovod.bootstrap.store_address import read_store
-from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.place.store_address import read_store
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.trust.secret import own_secret
 from horovod.errors import HorovodError
 from horovod.launch.output.console import TextSink
 from horovod.runtime.ending import harmless

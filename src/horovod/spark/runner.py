@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from horovod.bootstrap.interpreter import module_words
+from horovod.bootstrap.place.interpreter import module_words
 from horovod.errors import ConfigError, WorkerFailed
 from horovod.launch.calls.functions import call_environment, explain_failure, result_of
 from horovod.launch.job import Job, Results

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark import InheritableThread
 
-from horovod.bootstrap import unix
+from horovod.bootstrap.trust import unix
 from horovod.errors import LaunchError
 from horovod.launch.elastic.discovery import FixedHosts
 from horovod.launch.phrases import counted

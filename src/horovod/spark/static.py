@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from horovod.bootstrap.interpreter import PATH_VARIABLE, module_words
+from horovod.bootstrap.place.interpreter import PATH_VARIABLE, module_words
 from horovod.errors import ConfigError, LaunchError, WorkerFailed
 from horovod.launch.calls.functions import explain_failure, interface_names, pack_call, result_of
 from horovod.launch.calls.unpicklable import why_unpicklable

@@ -6,9 +6,9 @@ import pytest
 
 from horovod.backends import communicators
 from horovod.backends.communicators import _Machine, _one_network, _places
-from horovod.bootstrap import unix
-from horovod.bootstrap.addresses import own_addresses
-from horovod.bootstrap.network import namespace
+from horovod.bootstrap.network.listening import namespace
+from horovod.bootstrap.place.addresses import own_addresses
+from horovod.bootstrap.trust import unix
 
 HERE = _Machine(namespace(), [address.host for address in own_addresses()] or ["192.0.2.1"])
 BESIDE = _Machine((namespace()[0], -1), ["127.0.0.1"])

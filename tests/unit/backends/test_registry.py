@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from horovod.backends import Backend, load
-from horovod.bootstrap import mpi_library
-from horovod.bootstrap.operations import agree_on_operations
+from horovod.bootstrap.mesh.operations import agree_on_operations
+from horovod.bootstrap.place import mpi_library
 from horovod.config import Config
 from horovod.errors import ConfigError
 

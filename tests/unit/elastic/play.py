@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from horovod.bootstrap.membership import Dismissed, Expected, Placed, Report
+from horovod.bootstrap.store.membership import Dismissed, Expected, Placed, Report
 from horovod.launch.elastic.actions import Doubt, Drop, End, Log, Notify, Over, Reach, Spoil, Start, Tell
 from horovod.launch.elastic.driver import Driver
 from horovod.launch.elastic.hosts import Hosts

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap.membership import COUNT, SAID, Leaving, Report, Resumed, to_json
-from horovod.bootstrap.store_address import read_store, store_environment
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.place.store_address import read_store, store_environment
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.membership import COUNT, SAID, Leaving, Report, Resumed, to_json
+from horovod.bootstrap.store.server import StoreServer
 from horovod.launch.elastic.conversation import Conversation
 
 KEY = bytes(range(32))

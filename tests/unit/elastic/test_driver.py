@@ -7,7 +7,7 @@ import math
 import pytest
 from tests.unit.elastic.play import Play, hosts_of
 
-from horovod.bootstrap.membership import Expected, HostUpdateResult, Placed
+from horovod.bootstrap.store.membership import Expected, HostUpdateResult, Placed
 from horovod.errors import ConfigError
 from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.rules import Rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.elastic.play import Play, hosts_of
 
-from horovod.bootstrap.membership import Leaving, Report
+from horovod.bootstrap.store.membership import Leaving, Report
 from horovod.launch.elastic.phase import Phase
 from horovod.wordings import too_many_resets
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.elastic.play import Play, hosts_of
 
-from horovod.bootstrap.membership import HostUpdateResult, Leaving
+from horovod.bootstrap.store.membership import HostUpdateResult, Leaving
 from horovod.launch.elastic.phase import Phase
 
 

@@ -8,7 +8,7 @@ import random
 import pytest
 from tests.unit.elastic.play import Play
 
-from horovod.bootstrap.membership import Placed
+from horovod.bootstrap.store.membership import Placed
 from horovod.launch.elastic.phase import Phase
 
 _SEEDS = int(os.environ.get("FARANDOLE_ELASTIC_HISTORIES", "300"))

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from horovod.bootstrap.membership import HostUpdateResult
+from horovod.bootstrap.store.membership import HostUpdateResult
 from horovod.launch.elastic.hosts import Hosts, checked_cooldown, in_stable_order
 
 

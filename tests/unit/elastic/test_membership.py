@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap import unix
-from horovod.bootstrap.membership import (
+from horovod.bootstrap.place.store_address import store_environment
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.membership import (
     NEWS,
     SAID,
     WAIT_VARIABLE,
@@ -30,11 +31,10 @@ from horovod.bootstrap.membership import (
     to_json,
     told_key,
 )
-from horovod.bootstrap.rounds import process_identity
-from horovod.bootstrap.store_address import store_environment
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import Cause
+from horovod.bootstrap.store.rounds import process_identity
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.store.table import Cause
+from horovod.bootstrap.trust import unix
 from horovod.config import Config
 from horovod.errors import ConfigError, RendezvousError, StoreTimeout
 from horovod.runtime.part import Part, part_of
@@ -236,7 +236,7 @@ def test_only_one_process_is_a_worker(
     member.report(Report(ready=False))
     identity = process_identity()
     child = {**identity, "pid": 1 << 22}
-    monkeypatch.setattr("horovod.bootstrap.membership.process_identity", lambda: child)
+    monkeypatch.setattr("horovod.bootstrap.store.membership.process_identity", lambda: child)
     with pytest.raises(RendezvousError, match="Two processes say that they are worker 7") as caught:
         _again(driver).report(Report(ready=False))
     assert not caught.value.recoverable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.bootstrap.starter import Word, line_of
+from horovod.bootstrap.place.starter import Word, line_of
 from horovod.launch.supervision.first_cause import heard, lost_by
 
 SILENT = (

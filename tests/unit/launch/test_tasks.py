@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap import unix
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.trust import unix
 from horovod.errors import LaunchError
 from horovod.launch.calls.unpicklable import why_unpicklable
 from horovod.launch.launchers.spark import elastic_name

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from horovod import _core
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.server import StoreServer
 from horovod.config import Config
 from horovod.errors import ConfigError, HorovodInternalError, NotInitializedError, RendezvousError
 from horovod.runtime import lifecycle

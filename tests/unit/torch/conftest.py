@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.unit.torch.fake_engine import FakeEngine
 
-from horovod.bootstrap.topology import Topology
+from horovod.bootstrap.place.topology import Topology
 from horovod.config import Config
 from horovod.errors import NotInitializedError
 from horovod.runtime import lifecycle

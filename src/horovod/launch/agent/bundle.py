@@ -8,9 +8,9 @@ import sys
 AGENT = "horovod.launch.agent"
 MODULES = (  # each after those that it imports
     "horovod.bootstrap.records",
-    "horovod.bootstrap.proc",
-    "horovod.bootstrap.control_groups",
-    "horovod.bootstrap.cores",
+    "horovod.bootstrap.place.proc",
+    "horovod.bootstrap.place.control_groups",
+    "horovod.bootstrap.place.cores",
     "horovod.devices.mask",
     *(
         AGENT + "." + name

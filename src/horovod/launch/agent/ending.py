@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from horovod.bootstrap.proc import Stat
+    from horovod.bootstrap.place.proc import Stat
 
 
 class Ending:

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from horovod.bootstrap.proc import Stat
+    from horovod.bootstrap.place.proc import Stat
     from horovod.launch.agent.launcher import Launcher
     from horovod.launch.agent.outputs import Outputs
     from horovod.launch.agent.standing import Process

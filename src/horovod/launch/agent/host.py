@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from horovod.bootstrap.proc import boot_id, namespace
+from horovod.bootstrap.place.proc import boot_id, namespace
 
 
 def machine_name() -> str:
@@ -15,7 +15,7 @@ def machine_name() -> str:
 
 def facts() -> dict[str, object]:
     """The fields of the event `hello`."""
-    from horovod.bootstrap.cores import usable_cores  # nobody asks an agent that is not on another host
+    from horovod.bootstrap.place.cores import usable_cores  # nobody asks an agent that is not on another host
 
     return {
         "host": os.uname().nodename,

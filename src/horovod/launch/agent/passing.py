@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 
-from horovod.bootstrap.proc import lines, signals_of
+from horovod.bootstrap.place.proc import lines, signals_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from horovod.bootstrap.proc import Stat
+    from horovod.bootstrap.place.proc import Stat
 
 __all__ = ["pass_on"]
 

@@ -7,13 +7,13 @@ import errno
 import os
 import signal
 
-from horovod.bootstrap.proc import every_process
+from horovod.bootstrap.place.proc import every_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from horovod.bootstrap.proc import Stat
+    from horovod.bootstrap.place.proc import Stat
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

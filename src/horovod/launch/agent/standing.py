@@ -2,7 +2,8 @@
 
 The kernel tells the agent when a child of its is stopped. But the rank may be further down (``sh -c "python
 train.py; ..."``), and nothing tells of a freeze. So a rank of an elastic job says at its first ``init()``
-which process it is (`horovod.bootstrap.starter`), and the agent looks at it now and then: a few small files.
+which process it is (`horovod.bootstrap.place.starter`), and the agent looks at it now and then: a few
+small files.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 import json
 import os
 
-from horovod.bootstrap.control_groups import is_frozen
-from horovod.bootstrap.proc import lines, namespace, stat_of
+from horovod.bootstrap.place.control_groups import is_frozen
+from horovod.bootstrap.place.proc import lines, namespace, stat_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from horovod.bootstrap.proc import Stat
+    from horovod.bootstrap.place.proc import Stat
 
 __all__ = ["AGAIN_S", "LOOK_S", "Process", "is_name_of_process", "named_by"]
 

@@ -9,7 +9,7 @@ GIVE_UP_S = 5.0  # after SIGKILL: a process stuck in the kernel cannot be ended 
 LINGER_S = 0.5  # how long processes that ranks left behind may take to end by themselves
 PLAN_S = 60.0  # how long the launcher may need until the plan comes: it waits for the slowest host
 
-STARTER = b"HOROVOD_STARTER"  # how a rank finds the pipe for its words: see horovod.bootstrap.starter
+STARTER = b"HOROVOD_STARTER"  # how a rank finds the pipe for its words: see horovod.bootstrap.place.starter
 
 MOST_LINE_BYTES = 16 << 20  # of a request: a plan names every rank of the host, and its environment
 MOST_RANKS = 1 << 16  # of one host

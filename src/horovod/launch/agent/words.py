@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Words:
-    """Reports of this host's ranks about themselves, line by line: see horovod.bootstrap.starter."""
+    """Reports of this host's ranks about themselves, line by line: see horovod.bootstrap.place.starter."""
 
     def __init__(self, launcher: Launcher, poller: select.poll) -> None:
         self._launcher = launcher

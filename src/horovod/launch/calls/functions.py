@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from horovod.bootstrap.interpreter import PATH_VARIABLE, as_here, module_words
+from horovod.bootstrap.place.interpreter import PATH_VARIABLE, as_here, module_words
 from horovod.errors import ConfigError, HorovodInternalError, LaunchError, WorkerFailed
 from horovod.launch.agent_client.ssh_command import SshOptions
 from horovod.launch.calls.modules import install_sources, local_sources

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from horovod.bootstrap.membership import Answer, Six
+from horovod.bootstrap.store.membership import Answer, Six
 
 __all__ = [
     "Action",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from horovod.bootstrap.membership import HostUpdateResult
+from horovod.bootstrap.store.membership import HostUpdateResult
 from horovod.launch.elastic.actions import Notify
 from horovod.launch.elastic.places import Seat
 from horovod.launch.elastic.reaches import Reaches

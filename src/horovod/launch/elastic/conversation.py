@@ -1,4 +1,4 @@
-"""The driver's side of the conversation that :mod:`horovod.bootstrap.membership` describes."""
+"""The driver's side of the conversation that :mod:`horovod.bootstrap.store.membership` describes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from horovod.bootstrap.membership import (
+from horovod.bootstrap.store.membership import (
     COUNT,
     ENDING,
     LEAVING,
@@ -26,9 +26,9 @@ from horovod.bootstrap.membership import (
     to_json,
     told_key,
 )
-from horovod.bootstrap.rounds import ROUNDS
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import Cause
+from horovod.bootstrap.store.rounds import ROUNDS
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.store.table import Cause
 from horovod.launch.elastic.actions import Spoil
 from horovod.launch.elastic.driver import Driver
 from horovod.launch.mailbox import Mailbox

@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from horovod.bootstrap.membership import Expected, Leaving, Report, Resumed
+from horovod.bootstrap.store.membership import Expected, Leaving, Report, Resumed
 from horovod.launch.elastic.actions import Action, Over, WorkerEnd
 from horovod.launch.elastic.announcements import Announcements
 from horovod.launch.elastic.failures import Failures

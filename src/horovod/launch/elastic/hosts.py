@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from horovod.bootstrap.membership import HostUpdateResult
+from horovod.bootstrap.store.membership import HostUpdateResult
 from horovod.errors import InvalidArgumentError
 
 __all__ = ["COOLDOWN_MOST_S", "Hosts", "checked_cooldown", "in_stable_order"]

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from horovod.bootstrap import unix
-from horovod.bootstrap.addresses import own_addresses
-from horovod.bootstrap.descriptors import require_room
-from horovod.bootstrap.membership import WAIT_VARIABLE, WORKER_VARIABLE, place_variables
-from horovod.bootstrap.store_address import shown
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.place.addresses import own_addresses
+from horovod.bootstrap.place.descriptors import require_room
+from horovod.bootstrap.place.store_address import shown
+from horovod.bootstrap.store.membership import WAIT_VARIABLE, WORKER_VARIABLE, place_variables
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.trust import unix
 from horovod.config import value_of
 from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.agent.host import machine_name

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from horovod.bootstrap.membership import Six
+from horovod.bootstrap.store.membership import Six
 
 __all__ = ["Seat", "places_of"]
 

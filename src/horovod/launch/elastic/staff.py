@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from horovod.bootstrap.membership import Placed, Six
+from horovod.bootstrap.store.membership import Placed, Six
 from horovod.launch.elastic.actions import Action, Start
 from horovod.launch.elastic.places import Seat, places_of
 from horovod.launch.elastic.reaches import Reaches

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from horovod.bootstrap.membership import Answer, Expected, HostUpdateResult, Placed, Report, Six
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.membership import Answer, Expected, HostUpdateResult, Placed, Report, Six
+from horovod.bootstrap.store.server import StoreServer
 from horovod.errors import LaunchError
 from horovod.launch.elastic.actions import Action, End, Log, Notify, Over, Reach, Spoil, Start, Tell
 from horovod.launch.elastic.conversation import Conversation

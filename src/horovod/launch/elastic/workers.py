@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from horovod.bootstrap.membership import Answer, Dismissed, Placed, Report, Six
-from horovod.bootstrap.starter import Word
+from horovod.bootstrap.place.starter import Word
+from horovod.bootstrap.store.membership import Answer, Dismissed, Placed, Report, Six
 from horovod.launch.elastic.actions import Action, End, Log, Start, Tell
 from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phrases import named

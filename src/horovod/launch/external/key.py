@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from horovod.bootstrap.secret import (
+from horovod.bootstrap.trust.secret import (
     KEY_BYTES,
     SECRET_VARIABLE,
     check_of,

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeVar
 
 from horovod.bootstrap.records import Malformed, record, seconds, text, whole
-from horovod.bootstrap.table import Cause
+from horovod.bootstrap.store.table import Cause
 from horovod.errors import LaunchError
 from horovod.launch.launchers.contract import PassedOn
 from horovod.launch.placement.hosts import Slot, host_name

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from horovod.bootstrap.secret import SECRET_VARIABLE
+from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.launch.placement.hosts import HostSlots
 
 __all__ = [

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 
-from horovod.bootstrap.proc import every_process
+from horovod.bootstrap.place.proc import every_process
 from horovod.errors import LaunchError
 from horovod.launch.external.order import StartLine
 

@@ -16,12 +16,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import cast
 
-from horovod.bootstrap import unix
-from horovod.bootstrap.interpreter import module_words
-from horovod.bootstrap.network import source_towards
-from horovod.bootstrap.routes import resolve
-from horovod.bootstrap.secret import SECRET_VARIABLE
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.network.listening import source_towards
+from horovod.bootstrap.network.routes import resolve
+from horovod.bootstrap.place.interpreter import module_words
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.trust import unix
+from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.errors import ConfigError
 from horovod.launch.environment import for_other_hosts
 from horovod.launch.external.key import NO_CARD, make_key

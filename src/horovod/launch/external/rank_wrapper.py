@@ -24,12 +24,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from horovod.bootstrap.cores import usable_cores
-from horovod.bootstrap.launchers import FAMILIES
-from horovod.bootstrap.secret import SECRET_VARIABLE
-from horovod.bootstrap.store_address import read_store
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.topology import checked_rank
+from horovod.bootstrap.place.cores import usable_cores
+from horovod.bootstrap.place.launchers import FAMILIES
+from horovod.bootstrap.place.store_address import read_store
+from horovod.bootstrap.place.topology import checked_rank
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.errors import ConfigError, HorovodError, LaunchError, RendezvousError, StoreTimeout
 from horovod.launch.agent.processes import survive
 from horovod.launch.environment import compute_threads, slot_environment, start_timeout_s

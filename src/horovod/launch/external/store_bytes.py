@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 
-from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store.client import StoreClient
 from horovod.errors import LaunchError
 
 __all__ = ["CALL", "RESULT", "fetch", "leave"]

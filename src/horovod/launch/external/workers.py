@@ -17,10 +17,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from horovod.bootstrap.starter import Word, line_of
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
-from horovod.bootstrap.table import Cause
+from horovod.bootstrap.place.starter import Word, line_of
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.store.table import Cause
 from horovod.errors import LaunchError, RendezvousError, StoreTimeout, WorkerFailed
 from horovod.launch.agent_client.feeder import Feeder
 from horovod.launch.external import messages

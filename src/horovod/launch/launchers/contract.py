@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from horovod.bootstrap.secret import KEY_BYTES
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.trust.secret import KEY_BYTES
 from horovod.errors import LaunchError
 from horovod.launch.environment import Limits
 from horovod.launch.job import Job
@@ -175,7 +175,7 @@ class Exited(NamedTuple):
 
 
 class Said(NamedTuple):
-    """A word of a rank about itself (`horovod.bootstrap.starter`); its last ones come before it has
+    """A word of a rank about itself (`horovod.bootstrap.place.starter`); its last ones come before it has
     `Exited`.
     """
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 from horovod.launch.agent import bundle
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
 from horovod.launch.agent_client.connection import WATCHER

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 from horovod.launch.launchers.contract import Event, Request
 from horovod.launch.output.streams import RESULT, STREAMS, Output
 

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from horovod.bootstrap import unix
-from horovod.bootstrap.cores import usable_cores
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.place.cores import usable_cores
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.trust import unix
 from horovod.errors import LaunchError
 from horovod.launch.agent_client.messages import plan_request, request_line, to_event
 from horovod.launch.launchers.contract import Event, HostFacts, Prepared, Request, WorkerPlan

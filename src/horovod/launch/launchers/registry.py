@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 from horovod.errors import ConfigError
 from horovod.launch.launchers.contract import Launcher, Request
 from horovod.launch.launchers.fleet_contract import Fleet, FleetPlan, MakeFleet
@@ -33,8 +33,8 @@ class Row(NamedTuple):
     """Message where there is no such program, with what to try."""
     rank_variables: tuple[str, ...] = ()
     """Variables by which a rank learns who it is: the first of these that the program sets, each the variable
-    of a family in `horovod.bootstrap.launchers`; those of an enclosing launcher must not be taken for it.
-    Empty: the variables that we set.
+    of a family in `horovod.bootstrap.place.launchers`; those of an enclosing launcher must not be taken
+    for it. Empty: the variables that we set.
     """
     lsf: bool = False
     """Is for jobs of LSF only, and there used without being asked for."""

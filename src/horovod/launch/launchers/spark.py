@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from horovod.bootstrap.secret import SECRET_VARIABLE
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.errors import LaunchError, StoreTimeout
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
 from horovod.launch.agent_client.connections import Connections

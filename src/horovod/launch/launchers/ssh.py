@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.server import StoreServer
 from horovod.errors import LaunchError
 from horovod.launch.agent import bundle
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S

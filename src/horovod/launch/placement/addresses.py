@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from horovod.bootstrap.addresses import own_addresses
+from horovod.bootstrap.place.addresses import own_addresses
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.placement.hosts import is_this_machine
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from horovod.bootstrap.cores import usable_cores
+from horovod.bootstrap.place.cores import usable_cores
 from horovod.devices.mask import present, visible
 
 __all__ = ["Room", "room_here", "usable_gpus"]

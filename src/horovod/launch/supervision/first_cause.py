@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from types import MappingProxyType
 
-from horovod.bootstrap.starter import Word, parse
+from horovod.bootstrap.place.starter import Word, parse
 from horovod.runtime.ending import harmless
 
 __all__ = ["End", "Kind", "blamed", "first_cause", "heard", "kind_of", "lost_by"]

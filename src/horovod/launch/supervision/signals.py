@@ -8,7 +8,7 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-from horovod.bootstrap.proc import caught_here
+from horovod.bootstrap.place.proc import caught_here
 
 __all__ = ["PASSED_ON", "Signals", "signal_name"]
 

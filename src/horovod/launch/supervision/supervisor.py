@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from horovod.bootstrap.starter import Word
+from horovod.bootstrap.place.starter import Word
 from horovod.errors import LaunchError
 from horovod.launch.launchers.contract import (
     Continued,

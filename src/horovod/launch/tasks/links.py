@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
 
-from horovod.bootstrap.store_client import StoreClient
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.store.client import StoreClient
+from horovod.bootstrap.store.server import StoreServer
 from horovod.errors import LaunchError, RendezvousError
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.tasks.messages import ARRIVED, TASK, Arrival, bytes_of, down_key, text_of

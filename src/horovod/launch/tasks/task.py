@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from horovod.bootstrap.store_client import StoreClient
+from horovod.bootstrap.store.client import StoreClient
 from horovod.errors import HorovodError, LaunchError, StoreTimeout
 from horovod.launch.agent import bundle
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S, MARK

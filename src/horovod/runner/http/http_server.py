@@ -1,7 +1,7 @@
 """The server at which ranks meet that a launcher of the user's own has started.
 
 Its name is from the interface that such launchers are written for. It speaks no HTTP: it is the store of a
-job (:mod:`horovod.bootstrap.store_server`), where every connection proves the key of the job.
+job (:mod:`horovod.bootstrap.store.server`), where every connection proves the key of the job.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.bootstrap.addresses import loopback_addresses, own_addresses
-from horovod.bootstrap.descriptors import make_room
-from horovod.bootstrap.rounds import announce_plan
-from horovod.bootstrap.secret import key_of_port
-from horovod.bootstrap.store_server import StoreServer
+from horovod.bootstrap.place.addresses import loopback_addresses, own_addresses
+from horovod.bootstrap.place.descriptors import make_room
+from horovod.bootstrap.store.rounds import announce_plan
+from horovod.bootstrap.store.server import StoreServer
+from horovod.bootstrap.trust.secret import key_of_port
 from horovod.config import Config
 from horovod.errors import LaunchError
 

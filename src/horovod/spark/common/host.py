@@ -6,7 +6,7 @@ import hashlib
 import os
 import socket
 
-from horovod.bootstrap.proc import boot_id, namespace
+from horovod.bootstrap.place.proc import boot_id, namespace
 
 __all__ = ["host_hash", "is_databricks", "machine"]
 

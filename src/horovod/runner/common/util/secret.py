@@ -1,11 +1,11 @@
-"""Keys and digests, for services of the user's own. Keys of jobs are in :mod:`horovod.bootstrap.secret`."""
+"""Keys and digests, of the user's own services. :mod:`horovod.bootstrap.trust.secret` has those of jobs."""
 
 from __future__ import annotations
 
 import hmac
 import secrets
 
-from horovod.bootstrap.secret import KEY_BYTES
+from horovod.bootstrap.trust.secret import KEY_BYTES
 
 __all__ = ["DIGEST_LENGTH_BYTES", "HOROVOD_SECRET_KEY", "check_digest", "compute_digest", "make_secret_key"]
 

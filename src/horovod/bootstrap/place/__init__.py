@@ -1,0 +1,1 @@
+"""The place of this process: what its environment, its launcher and this machine say about it."""
