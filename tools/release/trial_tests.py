@@ -37,7 +37,7 @@ def main(words: list[str]) -> int:
     source, folder = WORK / "sources", WORK / machine.name
     options = cross_options(folder, machine)
     googletest = _googletest(WORK / f"googletest-{machine.name}", options)
-    names = sorted(file.stem for file in (source / "tests" / "core").glob("test_*.cpp"))
+    names = sorted(file.stem for file in (source / "tests" / "core").rglob("test_*.cpp"))
     chosen = [name for name in names if re.fullmatch(args.tests, name)]
     if not chosen:
         raise SystemExit(
