@@ -1,7 +1,7 @@
 """Meeting point of the ranks of this job, and the key of the job: determined once per process.
 
 ``horovodrun`` says both. Under another launcher rank 0 serves the store. Its address follows from the
-environment, or rank 0 tells the others through the launcher (``launcher_channels.py``).
+environment, or rank 0 tells the others through the launcher (``bootstrap/place/launcher_channels.py``).
 """
 
 from __future__ import annotations

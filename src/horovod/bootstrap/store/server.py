@@ -1,12 +1,12 @@
 """The store: a small key-value server where ranks leave their addresses and wait for those of the others.
 
 It runs in the launcher, or in rank 0; one thread serves all connections, and waiting requests cost nothing.
-Every connection first passes the handshake (``handshake.py``), during which a stranger can hold no more than
-116 bytes, 10 seconds and one of a limited number of places; who comes when all are taken gets that of the
-stranger who has been there longest, as its first message takes no longer than milliseconds. Who has said
-that message knows the key, and keeps no stranger out: thousands of ranks may come at once. So many come in
-one turn, and then everything else is served. After the handshake every message is signed with keys that
-follow from it (``session.py``). What requests mean is in ``table.py``.
+Every connection first passes the handshake (``bootstrap/trust/handshake.py``), during which a stranger can
+hold no more than 116 bytes, 10 seconds and one of a limited number of places; who comes when all are taken
+gets that of the stranger who has been there longest, as its first message takes no longer than milliseconds.
+Who has said that message knows the key, and keeps no stranger out: thousands of ranks may come at once. So
+many come in one turn, and then everything else is served. After the handshake every message is signed with
+keys that follow from it (``bootstrap/trust/session.py``). What requests mean is in ``table.py``.
 """
 
 from __future__ import annotations
