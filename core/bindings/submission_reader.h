@@ -1,7 +1,6 @@
 /// What Python says of tensors becomes the record. A tensor is a tuple in the order of
-/// farandole::Tensor,
-/// `(in, out, dtype, shape, device, device_index, stream, splits, received)`, short where the rest
-/// is nothing; None, one of them, or a list of them for a group.
+/// farandole::Tensor, `(in, out, dtype, shape, device, device_index, stream, splits, received)`,
+/// short where the rest is nothing; None, one of them, or a list of them for a group.
 ///
 /// This runs for every operation, so it is written on the interpreter's own functions. Only numbers
 /// that are int are taken: no code of Python runs here, which might submit something meanwhile.

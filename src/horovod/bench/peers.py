@@ -17,7 +17,7 @@ from horovod.bench.operations import OPERATIONS
 from horovod.bench.served import GLOO_OPS
 from horovod.bench.work import Work, single
 
-__all__ = ["Gloo", "Limit", "Peer", "Farandole", "parts", "path_taken"]
+__all__ = ["Farandole", "Gloo", "Limit", "Peer", "parts", "path_taken"]
 
 
 class Peer(ABC):

@@ -2,9 +2,9 @@
 
     cmd=init pmi_version=1 pmi_subversion=1     cmd=response_to_init rc=0 ...
     cmd=get_my_kvsname                          cmd=my_kvsname rc=0 kvsname=K
-    cmd=put kvsname=K key=farandole value=V         cmd=put_result rc=0
+    cmd=put kvsname=K key=farandole value=V     cmd=put_result rc=0
     cmd=barrier_in                              cmd=barrier_out, when all ranks are here
-    cmd=get kvsname=K key=farandole                 cmd=get_result rc=0 value=V
+    cmd=get kvsname=K key=farandole             cmd=get_result rc=0 value=V
     cmd=finalize, when Python ends              cmd=finalize_ack
 
 What one rank puts is only sure to be seen by others after the barrier. A process that ends without
