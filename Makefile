@@ -43,7 +43,7 @@ PIP := $(BIN)/python $(PIP_INSTALL)
 
 $(VENV)/.build: requirements/build.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "farandole needs Python 3.10 or newer; name one with: make PYTHON=python3.11"; exit 1; }
+	  { echo "Farandole needs Python 3.10 or newer; name one with: make PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing what compiles into $(VENV)"
 	@$(PIP) -r $<

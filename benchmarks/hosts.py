@@ -34,7 +34,7 @@ from horovod.bench.sizes import size_name
 
 SIZES = (4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
 PROTECTIONS = {"farandole-off": "off", "farandole-full": "full"}
-"""Peers that are farandole itself with this `HOROVOD_NETWORK_PROTECTION`."""
+"""Peers that are Farandole itself with this `HOROVOD_NETWORK_PROTECTION`."""
 TITLES = {
     "farandole": "farandole",
     **{peer: f"farandole, {level}" for peer, level in PROTECTIONS.items()},
@@ -118,7 +118,7 @@ def launch(peer: str, hosts: SimulatedHosts, ranks_per_host: int, arguments: lis
 
 
 def _settings() -> dict[str, str]:
-    """Settings of farandole that were given to this program, without their prefix."""
+    """Settings of Farandole that were given to this program, without their prefix."""
     prefix = "HOROVOD_"
     return {name.removeprefix(prefix): value for name, value in os.environ.items() if name.startswith(prefix)}
 
@@ -128,7 +128,7 @@ def _python_path() -> str:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The report: one table per operation; farandole beside each peer."""
+    """The report: one table per operation; Farandole beside each peer."""
     rows: list[dict[str, Any]] = results["rows"]
     names = [peer for peer in TITLES if any(row["peer"] == peer for row in rows)]
     text = [

@@ -1,4 +1,4 @@
-"""Compare farandole with PyTorch's Gloo and with Open MPI, side by side in one run: this is `make bench`.
+"""Compare Farandole with PyTorch's Gloo and with Open MPI, side by side in one run: this is `make bench`.
 
 Peers run one after another in rounds, so that a machine that changes under the run changes for all of
 them. Before each launch the driver waits for a quiet moment. A figure is the median over rounds.
