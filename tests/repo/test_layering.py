@@ -95,6 +95,10 @@ PYTHON_ARROWS = {
 }
 
 
+# Rooms of bootstrap, each of which imports only those before it.
+BOOTSTRAP_ROOMS = ("trust", "place", "network", "store", "mesh")
+
+
 def includes() -> Iterator[tuple[Path, str]]:
     """(file, text between the quotes) of every `#include "..."` in core/."""
     for file in sorted(CORE.rglob("*")):
@@ -192,6 +196,20 @@ def test_python_imports_point_only_downwards(file: Path) -> None:
     allowed = PYTHON_ARROWS[mine] | EVERYBODY | {mine, ""}
     wrong = [name for name in imported(file) if name.split(".")[0] == "horovod" and part(name) not in allowed]
     assert wrong == []
+
+
+def test_rooms_of_bootstrap_import_only_those_before_them() -> None:
+    wrong = []
+    for number, name in enumerate(BOOTSTRAP_ROOMS):
+        for file in sorted((PACKAGE / "bootstrap" / name).glob("*.py")):
+            rooms = [each.split(".")[2] for each in imported(file) if each.startswith("horovod.bootstrap.")]
+            wrong += [
+                f"{name}/{file.name}: {each}" for each in rooms if each in BOOTSTRAP_ROOMS[number + 1 :]
+            ]
+    assert wrong == []
+    assert {
+        each.name for each in (PACKAGE / "bootstrap").iterdir() if (each / "__init__.py").exists()
+    } == set(BOOTSTRAP_ROOMS)
 
 
 @pytest.mark.parametrize("file", files(), ids=lambda f: str(f.relative_to(PACKAGE)))

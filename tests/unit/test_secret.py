@@ -82,6 +82,10 @@ def test_key_of_the_former_name_that_others_can_read_is_refused(home: dict[str, 
     former.chmod(0o644)
     with pytest.raises(ConfigError, match=f"chmod 600 {former}"):
         job_key(home, "job")
+    elsewhere = former.rename(Path(home["HOME"]) / "elsewhere")
+    former.symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match=f"key file {former} cannot be used"):
+        job_key(home, "job")
     assert not key_file(home).exists()
 
 

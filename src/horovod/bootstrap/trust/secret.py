@@ -170,11 +170,15 @@ def _user_key(path: Path, *, make: bool) -> bytes:
     """The user's key: that of the project's former name if there is one, else made on first use if ``make``.
     Whoever comes second, of any number of ranks, reads the first one's.
     """
+    file = path
     try:
         if not path.exists():
             former = path.parent.with_name(_FORMER_FOLDER) / path.name
             if former.exists():
-                if _create(path, _read(former)):
+                file = former
+                key = _read(former)
+                file = path
+                if _create(path, key):
                     logging.getLogger("horovod").warning(
                         "The key %s is now %s. The former file is not read any more: delete it.", former, path
                     )
@@ -182,7 +186,7 @@ def _user_key(path: Path, *, make: bool) -> bytes:
                 _create(path, secrets.token_bytes(KEY_BYTES))
         return _read(path)
     except OSError as error:
-        raise ConfigError(f"The key file {path} cannot be used: {error.strerror}. {_REMEDY}") from error
+        raise ConfigError(f"The key file {file} cannot be used: {error.strerror}. {_REMEDY}") from error
 
 
 def _create(path: Path, key: bytes) -> bool:
