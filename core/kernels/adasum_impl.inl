@@ -103,7 +103,7 @@ struct LaneSums {
 /// `count` is a multiple of kLanes. T may have any alignment.
 template <typename T>
 FARANDOLE_INLINE void add_products(LaneSums& sums, const std::byte* a, const std::byte* b,
-                               std::size_t count, double scale_a, double scale_b) {
+                                   std::size_t count, double scale_a, double scale_b) {
   const F64 by_a = F64{} + scale_a;
   const F64 by_b = F64{} + scale_b;
   for (std::size_t first = 0; first < kLaneVectors; first += kTogether) {
@@ -143,7 +143,7 @@ FARANDOLE_INLINE void add_products(LaneSums& sums, const std::byte* a, const std
 /// Any number of elements of float32 or float64; only the last call of a block may be uneven.
 template <typename T>
 FARANDOLE_INLINE void add_all_products(LaneSums& sums, const std::byte* a, const std::byte* b,
-                                   std::size_t count, double scale_a, double scale_b) {
+                                       std::size_t count, double scale_a, double scale_b) {
   const std::size_t whole = count / kLanes * kLanes;
   add_products<T>(sums, a, b, whole, scale_a, scale_b);
   if (whole == count) return;
@@ -187,15 +187,15 @@ void adasum_products(double* ab, double* aa, double* bb, const std::byte* a, con
 }
 
 template <typename T>
-FARANDOLE_INLINE void combine_at(std::byte* out, const std::byte* a, const std::byte* b, F64 weight_a,
-                             F64 weight_b) {
+FARANDOLE_INLINE void combine_at(std::byte* out, const std::byte* a, const std::byte* b,
+                                 F64 weight_a, F64 weight_b) {
   const F64 v = weight_a * load_f64<T>(a) + weight_b * load_f64<T>(b);
   store_f64<T>(out, InFloat64::canonical(v));
 }
 
 template <typename T>
 FARANDOLE_INLINE void combine_all(std::byte* out, const std::byte* a, const std::byte* b,
-                              std::size_t count, double weight_a, double weight_b) {
+                                  std::size_t count, double weight_a, double weight_b) {
   constexpr std::size_t kStep = kPerVector * sizeof(T);
   const F64 by_a = F64{} + weight_a;
   const F64 by_b = F64{} + weight_b;

@@ -1,6 +1,6 @@
-/// The kernels. They are written once, over vectors of FARANDOLE_VECTOR_BYTES bytes; the file of each
-/// level includes them (above 16 bytes after <immintrin.h>). Only the conversion of float16 differs
-/// between levels.
+/// The kernels. They are written once, over vectors of FARANDOLE_VECTOR_BYTES bytes; the file of
+/// each level includes them (above 16 bytes after <immintrin.h>). Only the conversion of float16
+/// differs between levels.
 ///
 /// Vectors are the compiler's own (vector_size): arithmetic, comparison and ?: work lane by lane.
 /// So all levels share this text, and only integer scaling depends on the auto-vectoriser.
@@ -323,7 +323,7 @@ FARANDOLE_INLINE typename E::Packed finished(typename E::Vec v, [[maybe_unused]]
 /// written, so a destination may be a source.
 template <typename E, typename Op, bool kScaled, int kCount>
 FARANDOLE_INLINE void fold_at(std::byte* out, std::byte* also_out, const std::byte* const* sources,
-                          std::size_t n, std::size_t at, double factor) {
+                              std::size_t n, std::size_t at, double factor) {
   constexpr std::size_t kStep = sizeof(typename E::Packed);
   typename E::Vec total[kCount];
 #pragma GCC unroll 8
@@ -348,8 +348,9 @@ FARANDOLE_INLINE void fold_at(std::byte* out, std::byte* also_out, const std::by
 
 /// Bytes `at` … `end`. `n` is a constant where this is called for two sources.
 template <typename E, typename Op, bool kScaled>
-FARANDOLE_INLINE void fold_loop(std::byte* out, std::byte* also_out, const std::byte* const* sources,
-                            std::size_t n, std::size_t at, std::size_t end, double factor) {
+FARANDOLE_INLINE void fold_loop(std::byte* out, std::byte* also_out,
+                                const std::byte* const* sources, std::size_t n, std::size_t at,
+                                std::size_t end, double factor) {
   constexpr std::size_t kStep = sizeof(typename E::Packed);
   for (; at + E::kUnroll * kStep <= end; at += E::kUnroll * kStep) {
     fold_at<E, Op, kScaled, E::kUnroll>(out, also_out, sources, n, at, factor);
