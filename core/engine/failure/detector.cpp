@@ -92,7 +92,7 @@ void FailureDetector::report_loss(Rank rank, Error error, Evidence evidence, Tim
   if (error.code != Code::PeerLost) {
     error = Error::wrap(std::move(error), "control connection to " + peers_.describe(rank));
     error.code = Code::PeerLost;
-  } else if (evidence == Evidence::Data) {
+  } else if (of_a_link(error.peer, evidence)) {
     // Rank 0 soon hears of it if one of the two has ended; then that is told instead.
     error.message = "the connection between " + peers_.describe(peers_.self()) + " and " +
                     peers_.describe(error.peer) + " has failed: " + error.what();
@@ -170,10 +170,20 @@ bool FailureDetector::decide(TimePoint now) {
   return true;
 }
 
+/// True if the network between two hosts may be to blame, not the rank.
+bool FailureDetector::of_a_link(Rank rank, Evidence evidence) const {
+  const auto host = [&](Rank of) {
+    const auto& hosts = peers_.hosts();
+    const auto at = static_cast<std::size_t>(of);
+    return at < hosts.size() ? hosts[at] : std::string();
+  };
+  return evidence == Evidence::Data && host(rank) != host(peers_.self());
+}
+
 /// Adds to the error what the lost rank was needed for.
 void FailureDetector::explain(Error& error, Evidence evidence) {
   if (error.code != Code::PeerLost || error.peer < 0) return;
-  if (evidence == Evidence::Data) {
+  if (of_a_link(error.peer, evidence)) {
     if (!error.tensor.empty()) {
       error.message += ", in the middle of " + error.tensor;
       if (error.missing.empty()) error.missing = {error.peer};

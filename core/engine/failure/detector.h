@@ -88,6 +88,7 @@ class FailureDetector final : public FailureSink {
   void woken(const pollfd* fds, std::size_t count);
 
  private:
+  [[nodiscard]] bool of_a_link(Rank rank, Evidence evidence) const;
   void explain(Error& error, Evidence evidence);
 
   Peers& peers_;
