@@ -66,6 +66,7 @@ def _all() -> list[Any]:
 
 def is_named(case: Callable[[], Any], *words: str) -> None:
     """The first rank alone says once what ``case`` has done, with ``words``."""
+    settle()  # what cases before have left
     with listening() as lines:
         kept = case()
         settle()
@@ -79,6 +80,7 @@ def is_named(case: Callable[[], Any], *words: str) -> None:
 def is_passed_over(case: Callable[[], Any], least: int = 1) -> None:
     """Nobody says anything, although at least so many sets of weights were compared in ``case``. It returns
     what has to live until that is known."""
+    settle()
     for check in _all():
         check._equal_after = 0
     with listening() as lines:

@@ -84,7 +84,7 @@ OUTPUT = {"event": "output", "rank": 1, "stream": "stdout", "size": 60}
     ("said", "why"),
     [
         ([line({"event": "exited", "rank": 0, "exit_code": 1})], "a rank that is not there"),
-        ([line({"event": "started", "rank": 10**30, "pid": 1})], "a rank that is not there"),
+        ([line({"event": "started", "rank": 10**30, "pid": 1})], "rank is no number"),
         ([line({"event": "said", "rank": 2, "line": "{}"})], "a rank that is not there"),
         ([line({**OUTPUT, "rank": 0})], "a rank that is not there"),
         ([line(OUTPUT) + b"x" * 60, line(OUTPUT) + b"x" * 60], "more output than it may"),

@@ -333,5 +333,6 @@ def ranks_that_lack_gradients_in_graphs_are_told() -> None:
 def passes_whose_graphs_know_different_gradients_are_refused() -> None:
     if backend() == "torch":
         return
-    with pytest.raises(ValueError, match="has a gradient in this graph"):
+    # TensorFlow makes another error of what is raised while it builds a graph.
+    with pytest.raises(Exception, match="has a gradient in this graph"):
         passes(Script(True, True), lambda rank, step: step % 2)

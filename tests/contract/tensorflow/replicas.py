@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.contract.replica_reports import everywhere, is_named, is_passed_over, setting
+from tests.contract.replica_reports import everywhere, is_named, is_passed_over, listening, setting, settle
 from tests.contract.world import Cases
 
 import horovod.tensorflow as hvd
@@ -331,19 +331,6 @@ def a_function_of_several_steps(mode: str) -> Any:
 
 
 @quiet
-def steps_of_each_rank_that_adasum_combines(mode: str) -> Any:
-    model = weights()
-    if mode == "function" or hvd.size() & (hvd.size() - 1):
-        return model
-    optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), op=hvd.Adasum)
-    for number in range(STEPS):
-        with tf.GradientTape() as tape:
-            loss = loss_of(model, own_data(number))
-        optimizer.apply_gradients(zip(tape.gradient(loss, model), model, strict=True))
-    return model
-
-
-@quiet
 def a_loop_within_the_function(mode: str) -> Any:
     model = weights()
 
@@ -429,3 +416,20 @@ def members_that_do_not_compare_are_named_in_bounded_time() -> None:
             train("function", weights())
         hvd.shutdown()
     hvd.init()
+
+
+@CASES.add
+def steps_of_each_rank_that_adasum_combines_are_not_compared() -> None:
+    if hvd.size() & (hvd.size() - 1):
+        return
+    settle()
+    model = weights()
+    hvd.broadcast_variables(model, 0)
+    optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1), op=hvd.Adasum)
+    with listening() as lines:
+        for number in range(STEPS):
+            with tf.GradientTape() as tape:
+                loss = loss_of(model, own_data(number))
+            optimizer.apply_gradients(zip(tape.gradient(loss, model), model, strict=True))
+        settle()
+    assert everywhere(lines) == [[]] * hvd.size()
