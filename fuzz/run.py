@@ -146,7 +146,9 @@ def main() -> int:
         target, file = options.keep[0], Path(options.keep[1])
         keep(target, {**inputs_of(target), file.name: file.read_bytes()})
         return 0
-    programs = sorted(path for path in options.folder.glob("fuzz_*") if os.access(path, os.X_OK))
+    programs = sorted(
+        path for path in options.folder.glob("fuzz_*") if path.is_file() and os.access(path, os.X_OK)
+    )
     if not programs:
         sys.exit(f"there are no fuzzers in {options.folder}")
     if options.merge:

@@ -302,7 +302,8 @@ def test_hosts_without_a_common_home_are_told_to_share_a_key(tmp_path: Path) -> 
 def test_a_process_that_ends_says_farewell_to_pmi_once(script: str, farewells: int, status: int) -> None:
     """MPICH's launcher kills the others if one is gone that has not."""
     begin = (
-        "import os, socket, sys\nfrom horovod.bootstrap.place import pmi\npmi.exchange(os.environ, 'card', 5.0)\n"
+        "import os, socket, sys\nfrom horovod.bootstrap.place import pmi\n"
+        "pmi.exchange(os.environ, 'card', 5.0)\n"
     )
     with pmi_server(1) as server:
         end = server.ends[0].fileno()
