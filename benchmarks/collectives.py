@@ -26,7 +26,7 @@ OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter"
 
 
 def offered(peer: peers.Peer, name: str, operation: str) -> bool:
-    """Whether `peer` has the operation; "adasum" is an allreduce of Farandole."""
+    """Return whether `peer` has the operation; "adasum" is an allreduce of Farandole."""
     if operation == "adasum":
         return name == "farandole" and peer.size & (peer.size - 1) == 0
     return peer.offers(operation)

@@ -169,7 +169,7 @@ def _watched(system: str, ear: Ear) -> dict[str, float]:
 
 
 def _phases(folder: Path) -> dict[str, float]:
-    """What Farandole says that the reset has cost; other systems say nothing."""
+    """Phases of the reset as Farandole tells them; other systems tell nothing."""
     events = folder / "events"
     deadline = time.monotonic() + 5.0
     while events.exists() and time.monotonic() < deadline:

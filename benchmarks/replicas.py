@@ -1,4 +1,4 @@
-"""What the comparison of replicas costs in steady state: ``horovodrun -np 2 python -m benchmarks.replicas``.
+"""Cost of the comparison of replicas in steady state: ``horovodrun -np 2 python -m benchmarks.replicas``.
 
 Processor time of as many calls as 2048 steps make, two comparisons among them, beside that of a step of
 training. Steps 1 to 1024, which compare more often, are not counted. ``--framework tensorflow`` instead

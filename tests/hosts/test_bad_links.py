@@ -135,7 +135,7 @@ def test_a_cut_that_ends_before_the_limit_is_survived(simulation: None) -> None:
 
 
 def test_hosts_that_cannot_send_for_a_while_are_not_lost(simulation: None) -> None:
-    """What a host drops itself does not count as sent, and TCP has a limit of its own for that."""
+    """Packets that a host drops itself do not count as sent, and TCP has a limit of its own for these."""
     with SimulatedHosts(3) as hosts, ExitStack() as stack:
         settings = {"HEARTBEAT_TIMEOUT_SECONDS": "60", "GLOO_TIMEOUT_SECONDS": "90"}
         world = _work(hosts, stack, settings, (0, 1))

@@ -62,7 +62,7 @@ def trees() -> tuple[tuple[Path, ast.Module], ...]:
 
 
 def begins_badly(docstring: str) -> bool:
-    """Whether it begins with a pronoun or a question, not with a noun or a verb."""
+    """Return whether it begins with a pronoun or a question, not with a noun or a verb."""
     return bool(_WEAK.match(docstring.strip()))
 
 

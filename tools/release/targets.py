@@ -51,7 +51,7 @@ class Abi:
 
     @property
     def cmake_name(self) -> str:
-        """What ``FARANDOLE_PYTHON_ABI`` is told."""
+        """Value of ``FARANDOLE_PYTHON_ABI``."""
         return "abi3" if self.stable else f"cpython-{self.oldest[0]}{self.oldest[1]}"
 
     def serves(self, version: tuple[int, int]) -> bool:

@@ -47,7 +47,7 @@ class Script:
         return [array if place in used else None for place, array in enumerate(arrays)]
 
     def gradients(self, step: int, head: Head, change: Change) -> list[Any]:
-        """Those of this rank, or the averages of all."""
+        """Gradients of this rank, or the averages of all."""
         if self.ranks:
             arrays = change(self.drawn(hvd.rank(), step, head(hvd.rank(), step)))
         else:

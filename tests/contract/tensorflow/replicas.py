@@ -356,7 +356,7 @@ def other_shapes_of_batches(mode: str) -> Any:
 
 @CASES.add
 def modules_with_a_step_of_training_are_saved() -> None:
-    """What has loaded one trains as well. It compares nothing."""
+    """A loaded module trains as well, and compares nothing."""
 
     class Module(tf.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -407,7 +407,7 @@ def newcomers_are_compared_in_their_first_world() -> None:
 
 @CASES.add
 def members_that_do_not_compare_are_named_in_bounded_time() -> None:
-    """Where a difference shall be an error, and one rank does not look."""
+    """A difference shall be an error, and one rank does not look."""
     if hvd.size() != 2:
         return
     with setting("off" if is_last() else "error"), mock.patch.object(replicas, "_PATIENCE_S", 1.0):
