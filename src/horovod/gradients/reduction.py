@@ -92,9 +92,11 @@ def reduce_some(
             for what no rank has brought.
     """
 
+    nothing = frozenset(absent)
+
     def in_groups(small: list[Any]) -> list[Any]:
         plan = plan_groups([kind(tensor) for tensor in small], variables, groups)
-        missing = [[at for at, position in enumerate(group) if position in absent] for group in plan]
+        missing = [[at for at, position in enumerate(group) if position in nothing] for group in plan]
         results = list(small)
         outcome = reduce([[small[position] for position in group] for group in plan], missing)
         for group, reduced in zip(plan, outcome, strict=True):
