@@ -37,6 +37,7 @@ __all__ = [
     "broadcasts",
     "comes_after",
     "exchanges_others",
+    "references",
     "replicas_of",
     "rewind",
 ]
@@ -102,17 +103,23 @@ class Broadcasts:
 
     def __init__(self) -> None:
         self.happened = False
-        self._places: set[int] = set()
+        self._reached: dict[int, Any] = {}
         self._expected: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def note(self, places: Iterable[int]) -> None:
-        """Weights at ``places``, addresses or numbers of objects, are now those of the root."""
-        self.happened = True
-        self._places.update(places)
+    def note(self, references: Iterable[tuple[int, Any]]) -> None:
+        """Weights are now those of the root.
 
-    def reached(self, place: int) -> bool:
-        """Return whether a broadcast has written what is at ``place``."""
-        return place in self._places
+        Args:
+            references: after the address, or the number of the object, a weak one to what is there. Those to
+                the same are equal, and others never: memory that is free again, and its address, may become other weights.
+        """
+        self.happened = True
+        self._reached.update(references)
+
+    def reached(self, place: int, reference: Any) -> bool:
+        """Return whether a broadcast has written what is at ``place``, where now ``reference`` leads to."""
+        known = self._reached.get(place)
+        return type(known) is type(reference) and bool(known == reference)
 
     def expect(self, by: Any) -> None:
         """The object ``by`` will broadcast later, as callbacks of Keras do: until then weights may differ."""
@@ -129,6 +136,23 @@ class Broadcasts:
 
 
 broadcasts: Final = Broadcasts()
+
+
+class Reference(weakref.ref[Any]):
+    """Weak one to a variable, equal to those to the same object while that lives. Variables themselves may
+    compare element by element."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        mine = self()
+        return mine is not None and isinstance(other, Reference) and other() is mine
+
+
+def references(variables: Iterable[Any]) -> list[tuple[int, Reference]]:
+    """Numbers of ``variables`` of any framework, as objects, and references to them."""
+    return [(id(own), Reference(own)) for own in map(own_variable, variables)]
 
 
 @dataclass
@@ -408,18 +432,20 @@ def replicas_of(
     known = _net.of_variables.get(key)
     if known is not None and all(ref() is each for ref, each in zip(known[0], own, strict=True)):
         return known[1]
-    refs = [weakref.ref(variable) for variable in own]
+    refs = references(own)
     names = [_name_of(variable) for variable in variables]
     layout = repr([(tuple(each.shape), str(each.dtype)) for each in own])
 
     def weigh() -> Weights:
-        return weights_of(names, layout, own_ids, fingerprints([ref() for ref in refs]))
+        return weights_of(names, layout, refs, fingerprints([ref() for _, ref in refs]))
 
-    own_ids = list(map(id, own))
     name, in_order = settings.name or "gradients", not bypassed
     made = Replicas(name, settings.process_set, weigh, _REMEDY, bypassed=bypassed, in_order=in_order)
-    made.describe = lambda values: weights_of(names, layout, own_ids, values)
-    _net.of_variables[key] = refs, made  # the numbers of objects that are gone may become those of others
+    made.describe = lambda values: weights_of(names, layout, refs, values)
+    _net.of_variables[key] = (
+        [ref for _, ref in refs],
+        made,
+    )  # the numbers of objects that are gone may become those of others
     weakref.finalize(own[0], _net.of_variables.pop, key, None).atexit = False
     return made
 
@@ -431,10 +457,12 @@ def exchanges_others(settings: GradientSettings, variables: Sequence[Any]) -> bo
     return any(name != settings.name and not own.isdisjoint(ids) for name, _, *ids in _net.of_variables)
 
 
-def weights_of(names: Sequence[str], layout: str, places: Sequence[int], prints: Sequence[int]) -> Weights:
+def weights_of(
+    names: Sequence[str], layout: str, refs: Sequence[tuple[int, Reference]], prints: Sequence[int]
+) -> Weights:
     """Variables, all of which are trained."""
-    covered = [broadcasts.reached(place) for place in places]
-    return Weights(names, layout, prints, [True] * len(places), covered)
+    covered = [broadcasts.reached(place, ref) for place, ref in refs]
+    return Weights(names, layout, prints, [True] * len(refs), covered)
 
 
 def _name_of(variable: Any) -> str:

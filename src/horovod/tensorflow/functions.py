@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from horovod.collectives import numpy_frontend, objects
 from horovod.collectives.base import checked_root
-from horovod.gradients.replicas import broadcasts
-from horovod.gradients.variables import kept_apart, own_variable
+from horovod.gradients.replicas import broadcasts, references
+from horovod.gradients.variables import kept_apart
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.tensorflow.mpi_ops import broadcast, broadcast_
 from horovod.tensorflow.util import raw
@@ -44,7 +44,7 @@ def broadcast_variables(
         ValueError: ``root_rank`` is no number of a rank.
     """
     root_rank = checked_root(root_rank)
-    broadcasts.note(id(own_variable(variable)) for variable in variables)
+    broadcasts.note(references(variables))
     plain = [raw(variable) for variable in variables if not kept_apart(variable)]
     if inplace and not tf.executing_eagerly():
         return tf.group(*broadcast_(plain, root_rank, "broadcast_variables", process_set))

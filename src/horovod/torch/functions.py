@@ -14,6 +14,7 @@ from horovod.gradients.replicas import broadcasts
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.autograd import collectives
 from horovod.torch.gradients import sparse_zero, zero_gradient
+from horovod.torch.replicas import reference
 from horovod.torch.sparse_tables import is_sparse_table
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
@@ -44,7 +45,7 @@ def broadcast_parameters(
         )
     present = [(name, tensor) for name, tensor in entries if tensor is not None]
     _broadcast_tensors(present, root_rank)
-    broadcasts.note(tensor.data_ptr() for _, tensor in present)
+    broadcasts.note((tensor.data_ptr(), reference(tensor)) for _, tensor in present)
 
 
 def _broadcast_tensors(entries: list[tuple[str | None, torch.Tensor]], root_rank: int) -> None:

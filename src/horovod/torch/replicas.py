@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from horovod.gradients.fingerprints import BLOCK, combined, fingerprint, place_factors
 from horovod.gradients.replicas import Replicas, Weights, broadcasts
 from horovod.runtime.process_set import ProcessSet
 
-__all__ = ["fingerprints", "replicas_of", "watch_original"]
+__all__ = ["fingerprints", "reference", "replicas_of", "watch_original"]
 
 _REMEDY: Final = "hvd.broadcast_parameters(model.state_dict(), root_rank=0)"
 
@@ -51,6 +52,12 @@ def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
     return results
 
 
+def reference(tensor: torch.Tensor) -> StorageWeakRef:
+    """To the memory of ``tensor``: equal for all tensors that share it, and different for those that get its
+    address later."""
+    return StorageWeakRef(tensor.untyped_storage())
+
+
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """The values in row-major order, as integers."""
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
@@ -83,7 +90,7 @@ def _weights(optimizer: Any) -> Weights:
     # Ranks may hold their parameters in different orders.
     entries = sorted(_entries(optimizer, names), key=_in_order)
     tensors = [tensor for _, tensor in entries]
-    reached = [broadcasts.reached(tensor.data_ptr()) for tensor in tensors]
+    reached = [broadcasts.reached(tensor.data_ptr(), reference(tensor)) for tensor in tensors]
     # Frozen weights may follow the data of each rank, as the code book of a quantiser does. They differ by
     # mistake if nobody has made them equal. After a move to another device nobody knows.
     unreached = not broadcasts.happened or any(reached)

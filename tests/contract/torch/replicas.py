@@ -145,6 +145,17 @@ def frozen_without_broadcast() -> None:
     train(model, optimizer)
 
 
+def frozen_where_broadcast_weights_were() -> None:
+    memory = torch.zeros(12).numpy()
+    hvd.broadcast_parameters([torch.from_numpy(memory)], 0)
+    model = net()
+    model[0].weight = nn.Parameter(torch.from_numpy(memory).view(3, 4), requires_grad=False)
+    model[0].weight.fill_(hvd.rank())
+    optimizer = wrapped(model, broadcast=False)
+    hvd.broadcast_parameters([parameter for parameter in model.parameters() if parameter.requires_grad], 0)
+    train(model, optimizer)
+
+
 def parameters_in_another_order() -> None:
     model = net()
     parameters = list(model.parameters())
@@ -184,6 +195,7 @@ DIFFERENT: list[tuple[Callable[[], None], tuple[str, ...]]] = [
     (gradient_changed_on_one_rank, ("rank {last} has other", "0.bias", "a gradient was changed while")),
     (parameter_replaced, ("in 1 of 4 tensors: parameter 3 of group 0",)),
     (frozen_without_broadcast, ("in 1 of 4 tensors: 0.weight", "not with these tensors")),
+    (frozen_where_broadcast_weights_were, ("in 1 of 4 tensors: 0.weight", "not with these tensors")),
     (parameters_in_another_order, ("in 1 of 4 tensors: 2.weight", "learning rate")),
     (members_differ, ("rank {last} has other weights than rank 0, in 1 of 4 tensors: 2.weight",)),
 ]
