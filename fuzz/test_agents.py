@@ -18,7 +18,7 @@ from horovod.launch.agent_client.messages import to_event
 from horovod.launch.agent_client.news import News, NoDirectory
 from horovod.launch.agent_client.speech import MOST_PIECE_BYTES, Speech
 from horovod.launch.agent_client.ssh_command import explain, may_pass
-from horovod.launch.launchers.contract import Event, Exited, Finished, Gone, Refused
+from horovod.launch.contracts.events import Event, Exited, Finished, Gone, Refused
 
 MESSAGES: list[dict[str, Any]] = [
     {"event": "hello", "host": "b", "machine": "x", "cores": 2, "python": "p", "connection": "10.0.0.1 1"},

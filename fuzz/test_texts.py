@@ -18,8 +18,8 @@ from horovod.bootstrap.place.topology import read_place
 from horovod.bootstrap.trust.secret import job_key
 from horovod.config import SETTINGS, Config
 from horovod.errors import ConfigError, RendezvousError
-from horovod.launch.external.rank_wrapper import rank_and_size
 from horovod.launch.placement.hosts import assign_ranks, parse_hostfile, parse_hosts
+from horovod.launch.rank_wrapper import rank_and_size
 
 digits = st.sampled_from([1, 5, 20, 5000]).map(lambda count: "9" * count)
 pieces = st.one_of(

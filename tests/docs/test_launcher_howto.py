@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from horovod.launch.agent_client.connections import Connections
+from horovod.launch.contracts import events, fleet, launcher
+from horovod.launch.contracts.job import Job
+from horovod.launch.contracts.registry import LAUNCHERS, Row, load_launcher
 from horovod.launch.external.order import Order, StartLine
 from horovod.launch.external.program_launcher import ProgramLauncher
 from horovod.launch.external.workers import ExternalWorkers
-from horovod.launch.job import Job
-from horovod.launch.launchers import contract
-from horovod.launch.launchers.registry import LAUNCHERS, Row, load_launcher
 from horovod.launch.output.streams import Output
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "add-a-launcher.md").read_text(encoding="utf-8")
 CLASSES = {
     each.__name__: each
     for each in (Connections, ExternalWorkers, Job, Order, Output, ProgramLauncher, Row, StartLine)
-} | {name: getattr(contract, name) for name in contract.__all__}
+} | {name: getattr(module, name) for module in (events, fleet, launcher) for name in module.__all__}
 
 
 def named(page: str) -> set[tuple[str, str]]:
@@ -40,13 +40,13 @@ def test_members_that_the_page_names_exist() -> None:
     assert len(named(PAGE)) > 20
 
 
-@pytest.mark.parametrize("kind", [contract.Launcher, contract.Workers])
+@pytest.mark.parametrize("kind", [launcher.Launcher, launcher.Workers])
 def test_every_method_of_the_contract_is_in_the_page(kind: type) -> None:
     methods = {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}
     assert methods == {name for of, name in named(PAGE) if of == kind.__name__}
 
 
-@pytest.mark.parametrize("event", contract.Event.__args__)
+@pytest.mark.parametrize("event", events.Event.__args__)
 def test_every_event_is_in_the_page(event: type) -> None:
     assert f"`{event.__name__}`" in PAGE
 

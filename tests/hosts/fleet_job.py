@@ -13,7 +13,7 @@ import sys
 
 from tests.launch.fleets import RunningFleet, fleet_of
 
-from horovod.launch.launchers.contract import Finished, HostReached
+from horovod.launch.contracts.events import Finished, HostReached
 
 
 def main() -> None:

@@ -186,7 +186,7 @@ def test_nobody_overhears_the_key_and_a_killed_launcher_leaves_nothing(
         (text,) = {(tmp_path / f"key.{rank}").read_text().strip() for rank in range(2)}
         for host in range(2):
             listed = two_hosts.run(host, "sh", "-c", "cat /proc/[0-9]*/cmdline").stdout
-            assert b"horovod.launch.external.rank_wrapper" in listed
+            assert b"horovod.launch.rank_wrapper" in listed
             assert text.encode() not in listed
             assert set(who_has(two_hosts, host, text)) == {"sleep 60 "}
         assert signal_processes(two_hosts, 0, " ".join(COMMAND), signal.SIGKILL) == 1

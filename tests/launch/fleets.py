@@ -16,10 +16,7 @@ from tests.launch.launching import environment
 
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.trust import unix
-from horovod.launch.agent_client.ssh_command import SshOptions
-from horovod.launch.environment import Limits
-from horovod.launch.job import Job
-from horovod.launch.launchers.contract import (
+from horovod.launch.contracts.events import (
     Event,
     Exited,
     Finished,
@@ -27,15 +24,16 @@ from horovod.launch.launchers.contract import (
     HostLost,
     HostReached,
     Refused,
-    Request,
     Started,
 )
-from horovod.launch.launchers.fleet_contract import Fleet, FleetPlan, FleetWorker
-from horovod.launch.launchers.registry import LAUNCHERS, make_fleet
+from horovod.launch.contracts.fleet import Fleet, FleetPlan, FleetWorker, Request
+from horovod.launch.contracts.job import Job, SshOptions
+from horovod.launch.contracts.registry import LAUNCHERS, make_fleet
+from horovod.launch.contracts.signals import Signals
+from horovod.launch.environment import Limits
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.output.streams import Output
-from horovod.launch.supervision.signals import Signals
 
 LIMIT_S = 20.0
 T = TypeVar("T")

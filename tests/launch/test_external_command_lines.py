@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from horovod.errors import ConfigError, LaunchError
+from horovod.launch.contracts.registry import LAUNCHERS
 from horovod.launch.external.order import Order, StartLine, exported_names
 from horovod.launch.external.program_launcher import ProgramLauncher, dry_line, make_order
 from horovod.launch.launchers import jsrun
 from horovod.launch.launchers.choice import Available, choose_launcher
 from horovod.launch.launchers.jsrun import JsrunLauncher, rank_file
 from horovod.launch.launchers.mpirun import Make, Mpi, mpirun_line, recognise
-from horovod.launch.launchers.registry import LAUNCHERS
 from horovod.launch.launchers.srun import SrunLauncher
 from horovod.launch.options.command_line import parse_command_line, to_job
 from horovod.launch.placement.hosts import HostSlots
@@ -344,7 +344,7 @@ def test_options_reach_the_order(tmp_path: Path) -> None:
     assert order.tcp
     assert order.hosts == (HostSlots("a", 2), HostSlots("b", 1)), "no more slots than processes"
     assert order.command[1] == "-c"
-    assert "horovod.launch.external.rank_wrapper" in order.command[2]
+    assert "horovod.launch.rank_wrapper" in order.command[2]
     assert "\n" not in order.command[2]
     assert order.command[3:] == ("mpirun", "-:-:-", "train", "x")
     assert order.exported == ("A", "B", "PATH")

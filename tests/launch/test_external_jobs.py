@@ -284,7 +284,7 @@ def test_dry_run_shows_places_and_the_line_without_the_key(launcher: Launcher) -
     assert [line.split()[1] for line in lines[1:3]] == ["a", "b"]
     words = shlex.split(lines[3])
     assert words[-6:-4] == [sys.executable, "-c"]
-    assert "horovod.launch.external.rank_wrapper" in words[-4]
+    assert "horovod.launch.rank_wrapper" in words[-4]
     assert words[-3:] == ["mpirun", "-:-:-", "train"]
     assert "SECRET" not in lines[3]
 

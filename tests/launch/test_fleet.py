@@ -17,7 +17,7 @@ from tests.launch.test_connections import fake_ssh
 from horovod.bootstrap.place.proc import stat_of
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.agent.terms import MOST_STOPS
-from horovod.launch.launchers.contract import (
+from horovod.launch.contracts.events import (
     Continued,
     Exited,
     Gone,

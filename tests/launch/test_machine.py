@@ -11,7 +11,7 @@ from tests.launch.launching import horovodrun
 
 from horovod.bootstrap.place.cores import usable_cores
 from horovod.errors import ConfigError
-from horovod.launch.job import Job
+from horovod.launch.contracts.job import Job
 from horovod.launch.launchers import local
 from horovod.launch.options.command_line import parse_command_line, to_job
 from horovod.launch.output.console import Console

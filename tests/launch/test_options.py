@@ -8,7 +8,7 @@ import pytest
 from horovod.bootstrap.variables import WITHOUT_EFFECT, Ineffective
 from horovod.config import SETTINGS
 from horovod.errors import ConfigError
-from horovod.launch.job import Job, SshOptions
+from horovod.launch.contracts.job import Job, SshOptions
 from horovod.launch.options import foreign
 from horovod.launch.options.command_line import option_environment, parse_command_line, rank_map, to_job
 from horovod.launch.options.table import every_option, spellings

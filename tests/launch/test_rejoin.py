@@ -21,9 +21,9 @@ from tests.launch.test_agent import OPEN, agent, line
 
 from horovod.bootstrap.place.proc import lines, stat_of
 from horovod.launch.agent.terms import MOST_KEPT_BYTES
-from horovod.launch.launchers.contract import Exited, Gone, HostReached, Rejoined, Started
+from horovod.launch.contracts.events import Exited, Gone, HostReached, Rejoined, Started
+from horovod.launch.contracts.fleet import FleetWorker
 from horovod.launch.launchers.fleet import door_of
-from horovod.launch.launchers.fleet_contract import FleetWorker
 
 pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 

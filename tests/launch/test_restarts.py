@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from horovod.errors import ConfigError, WorkerFailed
-from horovod.launch.launchers.contract import CommandNotStarted, JobInterrupted, LauncherFailed
+from horovod.launch.contracts.errors import CommandNotStarted, JobInterrupted, LauncherFailed
 from horovod.launch.output.console import Console
 from horovod.launch.restarts import with_restarts
 

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from horovod.errors import ConfigError
-from horovod.launch.agent_client.ssh_command import SshOptions, explain, may_pass, remote_shell
+from horovod.launch.agent_client.ssh_command import explain, may_pass, remote_shell
+from horovod.launch.contracts.job import SshOptions
 from horovod.launch.environment import for_other_hosts, interface_environment, rank_silence_s, silence_s
 from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
 

@@ -13,7 +13,7 @@ import pytest
 from tests.launch.launching import PYTHON, WAIT, Watched, horovodrun, running
 
 from horovod.errors import LaunchError, WorkerFailed
-from horovod.launch.launchers.contract import (
+from horovod.launch.contracts.events import (
     Continued,
     Event,
     Exited,
@@ -25,11 +25,11 @@ from horovod.launch.launchers.contract import (
     Started,
     Stopped,
 )
+from horovod.launch.contracts.signals import Signals
 from horovod.launch.output.console import Console
 from horovod.launch.placement.hosts import HostSlots, assign_ranks
 from horovod.launch.supervision.failures import raise_for
 from horovod.launch.supervision.first_cause import End
-from horovod.launch.supervision.signals import Signals
 from horovod.launch.supervision.supervisor import Outcome, Supervisor
 
 

@@ -11,11 +11,12 @@ import pytest
 from tests.launch.launching import PYTHON, horovodrun, running
 
 from horovod.errors import LaunchError
-from horovod.launch.launchers.contract import JobInterrupted, Workers
+from horovod.launch.contracts.errors import JobInterrupted
+from horovod.launch.contracts.launcher import Workers
+from horovod.launch.contracts.signals import Signals
 from horovod.launch.output.console import Console
 from horovod.launch.output.tracebacks import Tracebacks
 from horovod.launch.placement.hosts import HostSlots, assign_ranks
-from horovod.launch.supervision.signals import Signals
 from horovod.launch.supervision.supervisor import Supervisor
 
 BLOCK = ["Traceback (most recent call last):", '  File "x", line 1, in <module>', "ValueError: bad"]

@@ -27,14 +27,14 @@ from horovod.launch.agent_client.news import Greeting, Lost
 from horovod.launch.calls.functions import explain_failure, result_of
 from horovod.launch.calls.pickles import pack
 from horovod.launch.calls.plain import pack_plain, unpack_error, unpack_plain
+from horovod.launch.contracts.events import Event, Exited, Finished, HostLost, Refused, Started
 from horovod.launch.external.messages import Report, understood
-from horovod.launch.external.rank_wrapper import rank_and_size
-from horovod.launch.launchers.contract import Event, Exited, Finished, HostLost, Refused, Started
 from horovod.launch.launchers.ssh import ManyWorkers
 from horovod.launch.output import streams as output_module
 from horovod.launch.output.console import Console
 from horovod.launch.output.streams import RESULT, Output
 from horovod.launch.placement.addresses import store_hosts
+from horovod.launch.rank_wrapper import rank_and_size
 
 LIMIT_S = 20.0
 HELLO = {"event": "hello", "host": "b", "machine": "m", "cores": 2, "python": "p", "connection": ""}

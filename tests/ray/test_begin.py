@@ -18,8 +18,8 @@ pytest.importorskip("ray", reason="Ray is not installed")
 
 from ray.exceptions import RayActorError, RayTaskError
 
-from horovod.launch.launchers.contract import Event, Exited, Gone, Said
-from horovod.launch.launchers.fleet_contract import FleetWorker
+from horovod.launch.contracts.events import Event, Exited, Gone, Said
+from horovod.launch.contracts.fleet import FleetWorker
 from horovod.ray import fleet
 from horovod.ray.elastic_actors import ElasticWorker
 from horovod.ray.fleet import ActorFleet, Wanted, _Node

@@ -20,7 +20,7 @@ import horovod.arrays as hvd
 from horovod.elastic.run import run_fn
 from horovod.elastic.state import ObjectState
 from horovod.errors import LaunchError, WorkerFailed
-from horovod.launch.launchers.contract import JobInterrupted
+from horovod.launch.contracts.errors import JobInterrupted
 
 pytest.importorskip("ray", reason="Ray is not installed")
 

@@ -14,7 +14,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 
 from tests.ray.helpers import settings
 
-from horovod.launch.job import Results
+from horovod.launch.contracts.job import Results
 from horovod.ray import elastic_v2
 from horovod.ray.elastic_v2 import ElasticAdapter, ElasticParams
 

@@ -70,7 +70,7 @@ PRICES = (
     Price(
         "a launcher",
         "1 file in `src/horovod/launch/launchers`",
-        "1 row in `src/horovod/launch/launchers/registry.py`",
+        "1 row in `src/horovod/launch/contracts/registry.py`",
         "jsrun",
         r"jsrun",
         r"jsrun",

@@ -125,7 +125,7 @@ def test_state_of_the_process_in_python_is_listed() -> None:
 
 
 # Programs of their own: no script of a user runs in them.
-PROGRAMS = ("bench/", "launch/agent/", "launch/launchers/", "launch/supervision/", "runner/")
+PROGRAMS = ("bench/", "launch/agent/", "launch/launchers/", "launch/contracts/", "runner/")
 
 # Functions that change the module they are asked of, or the process.
 CHANGERS = {

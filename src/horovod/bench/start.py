@@ -10,8 +10,8 @@ from typing import TextIO
 
 from horovod.bench.options import Options
 from horovod.errors import HorovodError
-from horovod.launch.exit_status import exit_status
-from horovod.launch.job import Job
+from horovod.launch.contracts.errors import exit_status
+from horovod.launch.contracts.job import Job
 from horovod.launch.output.console import Console
 from horovod.launch.run import run_job
 

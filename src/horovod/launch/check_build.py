@@ -24,7 +24,7 @@ from horovod.devices import served
 from horovod.devices.inventory import Inventory, take_inventory
 from horovod.devices.nccl import version_text
 from horovod.devices.text import facts, section
-from horovod.launch.launchers.registry import CHOICES, LAUNCHERS
+from horovod.launch.contracts.registry import CHOICES, LAUNCHERS
 from horovod.version import __version__
 
 __all__ = ["BuildReport", "build_report", "own_version"]

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod.errors import ConfigError, HorovodError, LaunchError, WorkerFailed
-from horovod.launch.exit_status import exit_status
-from horovod.launch.job import Job
+from horovod.launch.contracts.errors import exit_status
+from horovod.launch.contracts.job import Job
+from horovod.launch.contracts.registry import LAUNCHERS
 from horovod.launch.launchers.choice import choose_launcher, look_around
-from horovod.launch.launchers.registry import LAUNCHERS
 from horovod.launch.options.command_line import (
     hosts_are_named,
     is_elastic,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from horovod.errors import WorkerFailed
-from horovod.launch.launchers.contract import LauncherFailed
+from horovod.launch.contracts.errors import LauncherFailed
 from horovod.launch.output.console import Console
 
 __all__ = ["RESTARTS_VARIABLE", "with_restarts"]

@@ -13,6 +13,12 @@ from horovod.bootstrap.store.rounds import ROUNDS
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.store.table import Cause
 from horovod.errors import LaunchError
+from horovod.launch.contracts.events import HostFacts
+from horovod.launch.contracts.fleet import Request
+from horovod.launch.contracts.job import Job, Results
+from horovod.launch.contracts.launcher import Prepared, WorkerPlan, Workers
+from horovod.launch.contracts.registry import LAUNCHERS, load_launcher
+from horovod.launch.contracts.signals import Signals
 from horovod.launch.environment import (
     compute_threads,
     interface_environment,
@@ -20,9 +26,6 @@ from horovod.launch.environment import (
     slot_environment,
     time_limits,
 )
-from horovod.launch.job import Job, Results
-from horovod.launch.launchers.contract import HostFacts, Prepared, Request, WorkerPlan, Workers
-from horovod.launch.launchers.registry import LAUNCHERS, load_launcher
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.output.streams import Output
@@ -30,7 +33,6 @@ from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.standard_input import opened
 from horovod.launch.supervision.failures import raise_for
-from horovod.launch.supervision.signals import Signals
 from horovod.launch.supervision.supervisor import Supervisor
 
 __all__ = ["conducting", "drained", "make_store", "observe", "run_job"]

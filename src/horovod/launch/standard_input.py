@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from horovod.errors import ConfigError
-from horovod.launch.job import Job
+from horovod.launch.contracts.job import Job
 
 __all__ = ["MOST_SHARED_BYTES", "is_waiting", "opened", "reads_a_script", "shared"]
 

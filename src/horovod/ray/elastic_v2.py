@@ -13,10 +13,10 @@ from horovod.errors import ConfigError, LaunchError, WorkerFailed
 from horovod.launch.calls.functions import explain_failure, interface_names, pack_call, result_of
 from horovod.launch.calls.plain import is_plain, unpack_plain
 from horovod.launch.calls.unpicklable import why_unpicklable
+from horovod.launch.contracts.job import Job, Results
 from horovod.launch.elastic.discovery import HostDiscovery
 from horovod.launch.elastic.job import run_elastic_job
 from horovod.launch.elastic.options import Wishes, elastic_of
-from horovod.launch.job import Job, Results
 from horovod.launch.output.console import Console
 from horovod.ray import checks
 from horovod.ray.adapter import Adapter, BaseParams

@@ -17,7 +17,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from horovod.bootstrap.place.starter import Word, line_of
 from horovod.errors import LaunchError
 from horovod.launch.agent_client.connection import DOUBTED
-from horovod.launch.launchers.contract import (
+from horovod.launch.contracts.events import (
     Event,
     Exited,
     Finished,
@@ -26,11 +26,10 @@ from horovod.launch.launchers.contract import (
     HostLost,
     HostReached,
     PassedOn,
-    Request,
     Said,
     Started,
 )
-from horovod.launch.launchers.fleet_contract import FleetPlan, FleetWorker
+from horovod.launch.contracts.fleet import FleetPlan, FleetWorker, Request
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import RESULT, Output
 from horovod.ray.elastic_actors import ElasticWorker, NodeProbe, Process, Reply

@@ -9,9 +9,9 @@ from typing import Any
 
 from horovod.errors import ConfigError, WorkerFailed
 from horovod.launch.calls.functions import interface_names
+from horovod.launch.contracts.job import Results
 from horovod.launch.elastic.job import run_elastic_job
 from horovod.launch.elastic.options import Wishes, elastic_of
-from horovod.launch.job import Results
 from horovod.launch.output.console import TextSink
 from horovod.spark.stage import SparkTasks
 from horovod.spark.static import SparkCall

@@ -12,7 +12,7 @@ from pyspark import BarrierTaskContext, TaskContext
 
 from horovod.bootstrap.place.interpreter import as_here
 from horovod.bootstrap.place.proc import stat_of
-from horovod.launch.tasks.contract import Card
+from horovod.launch.contracts.tasks import Card
 from horovod.launch.tasks.messages import Arrival
 from horovod.launch.tasks.task import work
 from horovod.spark.common.host import machine

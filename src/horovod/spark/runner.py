@@ -10,7 +10,7 @@ from typing import Any
 from horovod.bootstrap.place.interpreter import module_words
 from horovod.errors import ConfigError, WorkerFailed
 from horovod.launch.calls.functions import call_environment, explain_failure, result_of
-from horovod.launch.job import Job, Results
+from horovod.launch.contracts.job import Job, Results
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.output.streams import STREAMS
 from horovod.launch.placement.machine import usable_gpus

@@ -12,10 +12,10 @@ from pyspark import InheritableThread
 
 from horovod.bootstrap.trust import unix
 from horovod.errors import LaunchError
+from horovod.launch.contracts.tasks import Card
 from horovod.launch.elastic.discovery import FixedHosts
 from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
-from horovod.launch.tasks.contract import Card
 from horovod.spark.context import free_slots, has_fixed_slots, is_one_machine
 from horovod.spark.in_task import TaskBody
 from horovod.wordings import TASKS_DID_NOT_START

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from horovod.launch.contracts.events import Exited
+from horovod.launch.contracts.job import Job
 from horovod.launch.elastic.actions import WorkerEnd
 from horovod.launch.elastic.job import _Course
-from horovod.launch.job import Job
-from horovod.launch.launchers.contract import Exited
 
 KILLED = WorkerEnd(3, 0, "a", 0, -signal.SIGKILL)
 

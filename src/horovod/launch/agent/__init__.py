@@ -10,7 +10,7 @@ but a little of the standard library and each other. On another host their text 
 ssh, so nothing needs to be installed there; Python 3.7 is enough.
 
 It speaks lines of JSON. In, on standard input: what is in `requests`. Out, on standard output: the events of
-`horovod.launch.launchers.contract`, each as `{"event": name, field: value, ...}`; `cannot` says why a request
+`horovod.launch.contracts.events`, each as `{"event": name, field: value, ...}`; `cannot` says why a request
 is refused; the ranks are then ended. Arguments and environment are bytes to the system; here each byte is one
 character (Latin-1), so that any byte survives JSON.
 

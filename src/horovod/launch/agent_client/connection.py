@@ -17,7 +17,7 @@ from horovod.launch.agent_client.messages import CannotFollow, request_line
 from horovod.launch.agent_client.news import Lost, News, Retry, Unreachable
 from horovod.launch.agent_client.speech import MOST_PIECE_BYTES, Speech
 from horovod.launch.agent_client.ssh_command import NO_SSH, explain, may_pass, too_late
-from horovod.launch.launchers.contract import Finished
+from horovod.launch.contracts.events import Finished
 
 __all__ = ["CLIENT", "DOUBTED", "WATCHER", "Connection"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod.bootstrap.records import Malformed, fields, record, text, whole
 from horovod.errors import LaunchError
-from horovod.launch.launchers.contract import (
+from horovod.launch.contracts.events import (
     Continued,
     Event,
     Exited,
@@ -25,8 +25,8 @@ from horovod.launch.launchers.contract import (
     Said,
     Started,
     Stopped,
-    WorkerPlan,
 )
+from horovod.launch.contracts.launcher import WorkerPlan
 from horovod.runtime.ending import harmless
 
 if TYPE_CHECKING:

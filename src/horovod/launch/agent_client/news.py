@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from horovod.launch.launchers.contract import Event
+from horovod.launch.contracts.events import Event
 
 __all__ = [
     "CaughtUp",

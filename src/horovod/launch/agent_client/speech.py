@@ -18,7 +18,7 @@ from horovod.launch.agent_client.news import (
     NoDirectory,
     OutputLost,
 )
-from horovod.launch.launchers.contract import (
+from horovod.launch.contracts.events import (
     Continued,
     Exited,
     FewDevices,

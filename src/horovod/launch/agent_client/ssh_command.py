@@ -6,11 +6,11 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from horovod.launch.contracts.job import SshOptions
 from horovod.runtime.ending import harmless
 
-__all__ = ["NO_SSH", "SshOptions", "explain", "may_pass", "own_shell", "remote_shell", "too_late"]
+__all__ = ["NO_SSH", "explain", "may_pass", "own_shell", "remote_shell", "too_late"]
 
 _AGENT = "/etc/mpi/kubexec.sh"
 _AGENT_VARIABLE = "OMPI_MCA_plm_rsh_agent"
@@ -40,15 +40,6 @@ _HINTS: Sequence[tuple[str, bool, str]] = (
     (r"connection (reset|closed)|kex_exchange|banner exchange", True, "Its ssh server ended it."),
     (r"cannot fork|fork.*(failed|unavailable)|Cannot allocate memory", True, "It has no room for a process."),
 )
-
-
-class SshOptions(NamedTuple):
-    """Options for reaching other hosts by ssh. None and empty: as the user's ssh configuration says."""
-
-    port: int | None = None
-    identity_file: str | None = None
-    arguments: tuple[str, ...] = ()
-    """Further words for ``ssh``, before the host."""
 
 
 def remote_shell(

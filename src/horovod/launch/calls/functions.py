@@ -22,12 +22,11 @@ from typing import Any
 
 from horovod.bootstrap.place.interpreter import PATH_VARIABLE, as_here, module_words
 from horovod.errors import ConfigError, HorovodInternalError, LaunchError, WorkerFailed
-from horovod.launch.agent_client.ssh_command import SshOptions
 from horovod.launch.calls.modules import install_sources, local_sources
 from horovod.launch.calls.pickles import ALIGNMENT, pack, unpack
 from horovod.launch.calls.plain import NotPlain, is_plain, pack_plain, plain_error, unpack_error, unpack_plain
+from horovod.launch.contracts.job import Job, Results, SshOptions
 from horovod.launch.elastic.discovery import HostDiscovery
-from horovod.launch.job import Job, Results
 from horovod.launch.launchers.choice import choose_launcher, look_around
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.placement.host_files import host_text

@@ -23,6 +23,30 @@ from horovod.bootstrap.trust import unix
 from horovod.config import value_of
 from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.agent.host import machine_name
+from horovod.launch.contracts.errors import JobInterrupted
+from horovod.launch.contracts.events import (
+    Continued,
+    Event,
+    Exited,
+    Failed,
+    FewDevices,
+    Finished,
+    Gone,
+    HostLost,
+    HostReached,
+    LeftBehind,
+    PassedOn,
+    Refused,
+    Rejoined,
+    Said,
+    Started,
+    Stopped,
+)
+from horovod.launch.contracts.fleet import Fleet, FleetPlan, FleetWorker, MakeFleet, Request
+from horovod.launch.contracts.job import Job, Results
+from horovod.launch.contracts.launcher import Prepared
+from horovod.launch.contracts.registry import LAUNCHERS, make_fleet
+from horovod.launch.contracts.signals import Signals, signal_name
 from horovod.launch.directory import current_directory
 from horovod.launch.elastic.actions import (
     Action,
@@ -47,30 +71,6 @@ from horovod.launch.elastic.record import Record, timeline_of_job
 from horovod.launch.elastic.rules import Rules
 from horovod.launch.elastic.saved import Clock, Saved, Saver, load, packed
 from horovod.launch.environment import compute_threads, interface_environment, job_environment, time_limits
-from horovod.launch.job import Job, Results
-from horovod.launch.launchers.contract import (
-    Continued,
-    Event,
-    Exited,
-    Failed,
-    FewDevices,
-    Finished,
-    Gone,
-    HostLost,
-    HostReached,
-    JobInterrupted,
-    LeftBehind,
-    PassedOn,
-    Prepared,
-    Refused,
-    Rejoined,
-    Request,
-    Said,
-    Started,
-    Stopped,
-)
-from horovod.launch.launchers.fleet_contract import Fleet, FleetPlan, FleetWorker, MakeFleet
-from horovod.launch.launchers.registry import LAUNCHERS, make_fleet
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.output.streams import Output
@@ -80,7 +80,6 @@ from horovod.launch.run import drained, make_store, observe
 from horovod.launch.supervision.failures import command_not_started, hint_for
 from horovod.launch.supervision.first_cause import heard, lost_by
 from horovod.launch.supervision.passing import Passing
-from horovod.launch.supervision.signals import Signals, signal_name
 from horovod.launch.supervision.supervisor import describe_exit
 
 __all__ = ["Elastic", "run_elastic_job"]

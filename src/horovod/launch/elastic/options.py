@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from horovod.config import value_of
 from horovod.errors import ConfigError
+from horovod.launch.contracts.job import Job
 from horovod.launch.elastic.discovery import FixedHosts, HostDiscovery, HostDiscoveryScript
 from horovod.launch.elastic.hosts import checked_cooldown
 from horovod.launch.elastic.job import Elastic
 from horovod.launch.elastic.rules import Rules
 from horovod.launch.environment import rank_silence_s
-from horovod.launch.job import Job
 
 __all__ = ["Wishes", "elastic_of"]
 

@@ -24,7 +24,7 @@ from typing import Annotated, Any, TypeVar
 from horovod.bootstrap.records import Malformed, record, seconds, text, whole
 from horovod.bootstrap.store.table import Cause
 from horovod.errors import LaunchError
-from horovod.launch.launchers.contract import PassedOn
+from horovod.launch.contracts.events import PassedOn
 from horovod.launch.placement.hosts import Slot, host_name
 
 __all__ = [

@@ -23,13 +23,14 @@ from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.trust import unix
 from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.errors import ConfigError
+from horovod.launch.contracts.fleet import Request
+from horovod.launch.contracts.job import Job
+from horovod.launch.contracts.launcher import Prepared, WorkerPlan
+from horovod.launch.contracts.registry import LAUNCHERS, load_launcher
 from horovod.launch.environment import for_other_hosts
 from horovod.launch.external.key import NO_CARD, make_key
 from horovod.launch.external.order import Order, StartLine, exported_names
 from horovod.launch.external.workers import ExternalWorkers
-from horovod.launch.job import Job
-from horovod.launch.launchers.contract import Prepared, Request, WorkerPlan
-from horovod.launch.launchers.registry import LAUNCHERS, load_launcher
 from horovod.launch.output.streams import Output
 from horovod.launch.placement.addresses import store_hosts
 from horovod.launch.placement.hosts import HostSlots, Slot
@@ -112,7 +113,7 @@ def make_order(job: Job, environment: Mapping[str, str], folder: Path, card: str
         program=program,
         command=(
             sys.executable,
-            *module_words("horovod.launch.external.rank_wrapper", top=str(Path(__file__).parents[3])),
+            *module_words("horovod.launch.rank_wrapper", top=str(Path(__file__).parents[3])),
             job.launcher,
             card,
             *job.command,

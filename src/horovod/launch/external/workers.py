@@ -23,28 +23,20 @@ from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.store.table import Cause
 from horovod.errors import LaunchError, RendezvousError, StoreTimeout, WorkerFailed
 from horovod.launch.agent_client.feeder import Feeder
+from horovod.launch.contracts.errors import CommandNotStarted
+from horovod.launch.contracts.events import Event, Exited, Failed, Finished, Placed, Said, Started
+from horovod.launch.contracts.fleet import Request
+from horovod.launch.contracts.signals import signal_name
 from horovod.launch.external import messages
 from horovod.launch.external.messages import Arrival, Place, Report, said, understood
 from horovod.launch.external.order import StartLine
 from horovod.launch.external.program import Program
 from horovod.launch.external.store_bytes import CALL, RESULT, fetch, leave
-from horovod.launch.launchers.contract import (
-    CommandNotStarted,
-    Event,
-    Exited,
-    Failed,
-    Finished,
-    Placed,
-    Request,
-    Said,
-    Started,
-)
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import Output
 from horovod.launch.placement.hosts import HostSlots, Slot, named, place_ranks
 from horovod.launch.supervision.failures import why_unreported
 from horovod.launch.supervision.passing import listed
-from horovod.launch.supervision.signals import signal_name
 from horovod.runtime.ending import harmless
 
 __all__ = ["ExternalWorkers"]

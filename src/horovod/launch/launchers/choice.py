@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from horovod.errors import ConfigError
-from horovod.launch.launchers.registry import LAUNCHERS
+from horovod.launch.contracts.registry import LAUNCHERS
 from horovod.launch.placement.lsf import in_lsf
 
 __all__ = ["Available", "choose_launcher", "look_around"]

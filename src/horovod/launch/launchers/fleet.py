@@ -39,9 +39,7 @@ from horovod.launch.agent_client.news import (
     Unreachable,
 )
 from horovod.launch.agent_client.ssh_command import own_shell, remote_shell
-from horovod.launch.directory import current_directory
-from horovod.launch.environment import for_other_hosts
-from horovod.launch.launchers.contract import (
+from horovod.launch.contracts.events import (
     Event,
     Exited,
     Finished,
@@ -52,10 +50,11 @@ from horovod.launch.launchers.contract import (
     LeftBehind,
     Refused,
     Rejoined,
-    Request,
     Started,
 )
-from horovod.launch.launchers.fleet_contract import FleetPlan, FleetWorker
+from horovod.launch.contracts.fleet import FleetPlan, FleetWorker, Request
+from horovod.launch.directory import current_directory
+from horovod.launch.environment import for_other_hosts
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import Output
 from horovod.launch.phrases import counted

@@ -15,7 +15,9 @@ from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.trust import unix
 from horovod.errors import LaunchError
 from horovod.launch.agent_client.messages import plan_request, request_line, to_event
-from horovod.launch.launchers.contract import Event, HostFacts, Prepared, Request, WorkerPlan
+from horovod.launch.contracts.events import Event, HostFacts
+from horovod.launch.contracts.fleet import Request
+from horovod.launch.contracts.launcher import Prepared, WorkerPlan
 from horovod.launch.output.streams import Output
 from horovod.launch.placement.hosts import Slot
 

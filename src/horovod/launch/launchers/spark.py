@@ -14,24 +14,17 @@ from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
 from horovod.launch.agent_client.connections import Connections
 from horovod.launch.agent_client.messages import path_text, plan_request
 from horovod.launch.agent_client.news import Greeting, Lost, Unreachable
+from horovod.launch.contracts.errors import JobInterrupted
+from horovod.launch.contracts.events import Event, Failed, HostLost, Placed
+from horovod.launch.contracts.fleet import FleetPlan, Request
+from horovod.launch.contracts.launcher import Prepared, WorkerPlan
+from horovod.launch.contracts.tasks import Card, TaskSource
 from horovod.launch.environment import slot_environment
-from horovod.launch.launchers.contract import (
-    Event,
-    Failed,
-    HostLost,
-    JobInterrupted,
-    Placed,
-    Prepared,
-    Request,
-    WorkerPlan,
-)
 from horovod.launch.launchers.fleet import AgentFleet, Surroundings
-from horovod.launch.launchers.fleet_contract import FleetPlan
 from horovod.launch.launchers.ssh import ManyWorkers
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import RESULT, STREAMS, Output
 from horovod.launch.placement.hosts import HostSlots, Slot, named
-from horovod.launch.tasks.contract import Card, TaskSource
 from horovod.launch.tasks.links import Left, Nonsense, Tasks
 from horovod.launch.tasks.messages import Arrival
 from horovod.launch.tasks.places import Placement, place_tasks

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from horovod.errors import ConfigError
-from horovod.launch.job import Job, SshOptions
-from horovod.launch.launchers.registry import LAUNCHERS
+from horovod.launch.contracts.job import Job, SshOptions
+from horovod.launch.contracts.registry import LAUNCHERS
 from horovod.launch.options import foreign
 from horovod.launch.options.table import AUTO, TABLE, Option, every_option, spellings
 from horovod.launch.phrases import counted

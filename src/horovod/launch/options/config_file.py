@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from horovod.errors import ConfigError
-from horovod.launch.launchers.registry import CHOICES
+from horovod.launch.contracts.registry import CHOICES
 from horovod.launch.options.table import Option, every_option
 
 __all__ = ["apply_config_file"]

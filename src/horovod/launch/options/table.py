@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from horovod.bootstrap.variables import WITHOUT_EFFECT
 from horovod.config import SETTINGS, Flag, Setting, at_least, one_of
-from horovod.launch.launchers.registry import CHOICES, LAUNCHERS
+from horovod.launch.contracts.registry import CHOICES, LAUNCHERS
 from horovod.launch.placement.hosts import HOSTS_FORM
 
 __all__ = ["AUTO", "SHELLS", "TABLE", "Option", "every_option", "spellings"]

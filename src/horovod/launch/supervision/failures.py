@@ -10,18 +10,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from horovod.errors import LaunchError, WorkerFailed
-from horovod.launch.launchers.contract import (
-    CommandNotStarted,
-    HostLost,
-    JobInterrupted,
-    LauncherFailed,
-    Refused,
-)
+from horovod.launch.contracts.errors import CommandNotStarted, JobInterrupted, LauncherFailed
+from horovod.launch.contracts.events import HostLost, Refused
+from horovod.launch.contracts.signals import signal_name
 from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.programs import find_program
 from horovod.launch.supervision.first_cause import End
 from horovod.launch.supervision.passing import listed
-from horovod.launch.supervision.signals import signal_name
 from horovod.launch.supervision.supervisor import Outcome, describe_exit
 
 __all__ = ["command_not_started", "hint_for", "raise_for", "why_unreported"]

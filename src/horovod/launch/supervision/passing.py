@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Collection, Sequence
 
-from horovod.launch.launchers.contract import PassedOn
+from horovod.launch.contracts.events import PassedOn
+from horovod.launch.contracts.signals import Signals, signal_name
 from horovod.launch.output.console import Console
-from horovod.launch.supervision.signals import Signals, signal_name
 
 __all__ = ["Passing", "listed"]
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 
 from horovod.bootstrap.place.starter import Word
 from horovod.errors import LaunchError
-from horovod.launch.launchers.contract import (
+from horovod.launch.contracts.errors import JobInterrupted
+from horovod.launch.contracts.events import (
     Continued,
     Event,
     Exited,
@@ -23,7 +24,6 @@ from horovod.launch.launchers.contract import (
     FewDevices,
     Finished,
     HostLost,
-    JobInterrupted,
     LeftBehind,
     PassedOn,
     Placed,
@@ -31,15 +31,15 @@ from horovod.launch.launchers.contract import (
     Said,
     Started,
     Stopped,
-    Workers,
 )
+from horovod.launch.contracts.launcher import Workers
+from horovod.launch.contracts.signals import Signals, signal_name
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.phrases import counted
 from horovod.launch.placement.hosts import Slot
 from horovod.launch.supervision.first_cause import End, blamed, first_cause, heard, lost_by
 from horovod.launch.supervision.passing import Passing
-from horovod.launch.supervision.signals import Signals, signal_name
 
 __all__ = ["Outcome", "Supervisor", "describe_exit"]
 

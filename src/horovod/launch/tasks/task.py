@@ -20,8 +20,8 @@ from horovod.bootstrap.store.client import StoreClient
 from horovod.errors import HorovodError, LaunchError, StoreTimeout
 from horovod.launch.agent import bundle
 from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S, MARK
+from horovod.launch.contracts.tasks import Card
 from horovod.launch.output.streams import STREAMS, LinePrefixer
-from horovod.launch.tasks.contract import Card
 from horovod.launch.tasks.messages import ARRIVED, TASK, Arrival, bytes_of, down_key, text_of, up_key
 
 __all__ = ["work"]

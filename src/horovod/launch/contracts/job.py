@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from horovod.launch.agent_client.ssh_command import SshOptions
+from horovod.launch.contracts.tasks import TaskSource
 from horovod.launch.placement.hosts import HostSlots, Slot, assign_ranks
-from horovod.launch.tasks.contract import TaskSource
 
 __all__ = ["Job", "Results", "SshOptions"]
+
+
+class SshOptions(NamedTuple):
+    """Options for reaching other hosts by ssh. None and empty: as the user's ssh configuration says."""
+
+    port: int | None = None
+    identity_file: str | None = None
+    arguments: tuple[str, ...] = ()
+    """Further words for ``ssh``, before the host."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,7 @@ class Job:
     hosts: tuple[HostSlots, ...] = ()
     """Hosts where ranks may be placed; empty: all on this machine."""
     launcher: str = "ssh"
-    """Name of the launcher that starts the ranks: one of `horovod.launch.launchers.registry`."""
+    """Name of the launcher that starts the ranks: one of `horovod.launch.contracts.registry`."""
     arguments: tuple[str, ...] = ()
     """Further words for the program that is the launcher; ``binding``: those that bind ranks to cores, None:
     its own; ``tcp``: it shall use no InfiniBand.

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from horovod.bootstrap.store.server import StoreServer
 from horovod.errors import ConfigError
-from horovod.launch.launchers.contract import Launcher, Request
-from horovod.launch.launchers.fleet_contract import Fleet, FleetPlan, MakeFleet
+from horovod.launch.contracts.fleet import Fleet, FleetPlan, MakeFleet, Request
+from horovod.launch.contracts.launcher import Launcher
 from horovod.launch.output.streams import Output
 
 __all__ = ["CHOICES", "LAUNCHERS", "Row", "load_launcher", "make_fleet"]

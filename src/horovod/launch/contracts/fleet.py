@@ -2,7 +2,7 @@
 
 A fleet stands beside `Workers`, whose ranks and hosts are known before they start. It decides nothing: which
 hosts are tried and when, how many workers run where, and what an end means is up to its user. Which launchers
-have one is said by `horovod.launch.launchers.registry`.
+have one is said by `horovod.launch.contracts.registry`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,34 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from horovod.bootstrap.store.server import StoreServer
-from horovod.launch.launchers.contract import Event, Request
+from horovod.launch.contracts.events import Event
+from horovod.launch.contracts.job import Job
+from horovod.launch.contracts.signals import Signals
+from horovod.launch.environment import Limits
+from horovod.launch.output.console import Console
+from horovod.launch.output.status import Status
 from horovod.launch.output.streams import RESULT, STREAMS, Output
+from horovod.launch.placement.hosts import Slot
 
-__all__ = ["Fleet", "FleetPlan", "FleetWorker", "MakeFleet"]
+__all__ = ["Fleet", "FleetPlan", "FleetWorker", "MakeFleet", "Request"]
+
+
+class Request(NamedTuple):
+    """Request to a launcher, before its ranks are started: the job, and what is known of it."""
+
+    job: Job
+    slots: tuple[Slot, ...]
+    here: tuple[str, ...]
+    """Names of this machine among the hosts of the slots."""
+    elsewhere: tuple[str, ...]
+    all_here: bool
+    """All ranks will be on this machine; not if nobody has named hosts and the launcher knows others."""
+    inherited: Mapping[str, str]
+    """The environment that ranks start from."""
+    limits: Limits
+    signals: Signals
+    console: Console
+    status: Status
 
 
 class FleetPlan(NamedTuple):

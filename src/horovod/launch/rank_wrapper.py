@@ -32,21 +32,21 @@ from horovod.bootstrap.store.client import StoreClient
 from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.errors import ConfigError, HorovodError, LaunchError, RendezvousError, StoreTimeout
 from horovod.launch.agent.processes import survive
+from horovod.launch.contracts.errors import exit_status
+from horovod.launch.contracts.launcher import WorkerPlan
+from horovod.launch.contracts.registry import LAUNCHERS
+from horovod.launch.contracts.signals import Signals
 from horovod.launch.environment import compute_threads, slot_environment, start_timeout_s
-from horovod.launch.exit_status import exit_status
 from horovod.launch.external import messages
 from horovod.launch.external.key import find_key, name_on
 from horovod.launch.external.messages import Arrival, Place, Report, said, understood
 from horovod.launch.external.store_bytes import CALL, RESULT, fetch, leave
-from horovod.launch.launchers.contract import WorkerPlan
 from horovod.launch.launchers.local import LocalLauncher
-from horovod.launch.launchers.registry import LAUNCHERS
 from horovod.launch.output.console import Console
 from horovod.launch.output.streams import Output
 from horovod.launch.run import conducting
 from horovod.launch.supervision.failures import command_not_started
 from horovod.launch.supervision.passing import Passing
-from horovod.launch.supervision.signals import Signals
 from horovod.launch.supervision.supervisor import Outcome, Supervisor
 
 __all__ = ["main", "rank_and_size"]
