@@ -18,6 +18,7 @@ __all__ = [
     "HostFacts",
     "HostLost",
     "HostReached",
+    "HostRetried",
     "LeftBehind",
     "PassedOn",
     "Placed",
@@ -139,6 +140,13 @@ class HostReached(NamedTuple):
     facts: HostFacts
 
 
+class HostRetried(NamedTuple):
+    """A host of a `ClosedFleet` could not be reached, and is tried again."""
+
+    host: str
+    reason: str
+
+
 class Rejoined(NamedTuple):
     """All that happened on a host to the workers of a launcher before this one has been told."""
 
@@ -158,9 +166,12 @@ class HostLost(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The job cannot go on, though no rank has failed."""
+    """The job cannot go on, though no rank has failed. News that say more, a rank's end or a lost host, may
+    still come within ``waits_s``, and are the cause then.
+    """
 
     error: LaunchError
+    waits_s: float = 0.0
 
 
 class Finished(NamedTuple):
@@ -175,6 +186,7 @@ class Finished(NamedTuple):
 Event = (
     Placed
     | HostReached
+    | HostRetried
     | Rejoined
     | Started
     | Failed
