@@ -14,7 +14,7 @@ import pytest
 from tests.launch.launching import LIMIT_S, environment, horovodrun
 
 from horovod.bootstrap.place.starter import Word
-from horovod.launch.supervision.first_cause import End, first_cause
+from horovod.launch.driver.causes import End, first_cause
 
 SCRIPT = str(Path(__file__).with_name("script_ends.py"))
 

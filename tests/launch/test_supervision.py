@@ -26,10 +26,10 @@ from horovod.launch.contracts.events import (
     Stopped,
 )
 from horovod.launch.contracts.signals import Signals
+from horovod.launch.driver.causes import End
 from horovod.launch.output.console import Console
 from horovod.launch.placement.hosts import HostSlots, assign_ranks
 from horovod.launch.supervision.failures import raise_for
-from horovod.launch.supervision.first_cause import End
 from horovod.launch.supervision.supervisor import Outcome, Supervisor
 
 

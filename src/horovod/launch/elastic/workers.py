@@ -10,11 +10,11 @@ from enum import Enum
 
 from horovod.bootstrap.place.starter import Word
 from horovod.bootstrap.store.membership import Answer, Dismissed, Placed, Report, Six
+from horovod.launch.driver.causes import lost_by
 from horovod.launch.elastic.actions import Action, End, Log, Start, Tell
 from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phrases import named
 from horovod.launch.elastic.rules import Rules
-from horovod.launch.supervision.first_cause import lost_by
 
 __all__ = ["END_S", "ON_THE_WAY", "SPEAK_S", "State", "Worker", "Workers", "hosts_of", "ranks_of"]
 

@@ -13,9 +13,9 @@ from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.contracts.errors import CommandNotStarted, JobInterrupted, LauncherFailed
 from horovod.launch.contracts.events import HostLost, Refused
 from horovod.launch.contracts.signals import signal_name
+from horovod.launch.driver.causes import End
 from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.programs import find_program
-from horovod.launch.supervision.first_cause import End
 from horovod.launch.supervision.passing import listed
 from horovod.launch.supervision.supervisor import Outcome, describe_exit
 

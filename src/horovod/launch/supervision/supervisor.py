@@ -34,11 +34,11 @@ from horovod.launch.contracts.events import (
 )
 from horovod.launch.contracts.launcher import Workers
 from horovod.launch.contracts.signals import Signals, signal_name
+from horovod.launch.driver.causes import End, blamed, first_cause, heard, lost_by
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.phrases import counted
 from horovod.launch.placement.hosts import Slot
-from horovod.launch.supervision.first_cause import End, blamed, first_cause, heard, lost_by
 from horovod.launch.supervision.passing import Passing
 
 __all__ = ["Outcome", "Supervisor", "describe_exit"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from horovod.bootstrap.place.starter import Word, line_of
-from horovod.launch.supervision.first_cause import heard, lost_by
+from horovod.launch.driver.causes import heard, lost_by
 
 SILENT = (
     "is lost: no sign of life for 5 s (its process is stopped), while others waited for it in allreduce.x"
