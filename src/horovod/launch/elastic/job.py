@@ -48,7 +48,7 @@ from horovod.launch.contracts.launcher import Prepared
 from horovod.launch.contracts.registry import LAUNCHERS, make_fleet
 from horovod.launch.contracts.signals import Signals, signal_name
 from horovod.launch.directory import current_directory
-from horovod.launch.driver.causes import heard, lost_by
+from horovod.launch.driver.causes import describe_exit, heard, lost_by
 from horovod.launch.elastic.actions import (
     Action,
     Doubt,
@@ -80,7 +80,6 @@ from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.run import drained, make_store, observe
 from horovod.launch.supervision.failures import command_not_started, hint_for
 from horovod.launch.supervision.passing import Passing
-from horovod.launch.supervision.supervisor import describe_exit
 
 __all__ = ["Elastic", "run_elastic_job"]
 
