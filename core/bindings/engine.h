@@ -234,6 +234,24 @@ class Engine {
     return *done;
   }
 
+  bool wait_for(farandole::Handle handle, double timeout_s) {
+    if (outlived_.contains(handle)) return true;
+    const Call call(*this);
+    const auto deadline =
+        farandole::Clock::now() + std::chrono::duration_cast<farandole::Clock::duration>(
+                                      std::chrono::duration<double>(timeout_s));
+    for (;;) {
+      std::optional<bool> done;
+      {
+        const Unlocked unlocked;
+        done = engine_->watch(handle, std::min(deadline, farandole::Clock::now() + kSignalSlice));
+      }
+      if (!done) throw nb::value_error(unknown(handle).c_str());
+      if (*done || engine_->in_child() || farandole::Clock::now() >= deadline) return *done;
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    }
+  }
+
   /// `stream_of`: gives the stream of a device that what follows goes into; None: waits on the
   /// host.
   nb::object wait(farandole::Handle handle, nb::handle stream_of) {

@@ -143,6 +143,9 @@ void add_results(nb::class_<Engine>& engine) {
           "Recycled memory with any content (DLPack). shared: the ranks of this host reach it, and "
           "reduce what is in it where it lies. MemoryError if there is none.")
       .def("poll", &Engine::poll, "handle"_a, "Whether it is done. ValueError if unknown.")
+      .def("wait_for", &Engine::wait_for, "handle"_a, "timeout_s"_a,
+           "Whether wait() would return at once, after `timeout_s` seconds at most. ValueError if "
+           "unknown.")
       .def("wait", &Engine::wait, "handle"_a, "stream_of"_a = nb::none(),
            nb::sig("def wait(self, handle: int, stream_of: Callable[[int], int | None] | None = "
                    "None) -> list[object] | int | None"),

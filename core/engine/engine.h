@@ -81,6 +81,11 @@ class Engine final {
     if (in_child()) return false;  // the same
     return submissions_.wait(handle, deadline);
   }
+  /// The same for a caller that gives up: nobody counts it as blocked, so no deadlock is claimed.
+  std::optional<bool> watch(Handle handle, TimePoint deadline) {
+    if (in_child()) return false;
+    return submissions_.watch(handle, deadline);
+  }
   /// The caller of wait() does not come back to it. Any thread.
   void leave(Handle handle) {
     if (!in_child()) submissions_.leave(handle);

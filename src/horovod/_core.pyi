@@ -247,6 +247,11 @@ class Engine:
     def poll(self, handle: int) -> bool:
         """Whether it is done. ValueError if unknown."""
 
+    def wait_for(self, handle: int, timeout_s: float) -> bool:
+        """
+        Whether wait() would return at once, after `timeout_s` seconds at most. ValueError if unknown.
+        """
+
     def wait(
         self, handle: int, stream_of: Callable[[int], int | None] | None = None
     ) -> list[object] | int | None:

@@ -429,6 +429,13 @@ std::optional<bool> Submissions::wait(Handle handle, TimePoint deadline) {
   return progress_->until([&] { return work->done.load(std::memory_order_acquire); }, deadline);
 }
 
+std::optional<bool> Submissions::watch(Handle handle, TimePoint deadline) {
+  const auto work = find(handle);
+  if (!work) return std::nullopt;
+  tell_negotiator(&Negotiator::flush_held);
+  return progress_->until([&] { return work->done.load(std::memory_order_acquire); }, deadline);
+}
+
 void Submissions::leave(Handle handle) {
   const auto work = find(handle);
   if (!work) return;

@@ -64,6 +64,7 @@ class Submissions {
   Result<Handle> submit(Submission& submission);
   std::optional<bool> poll(Handle handle);
   std::optional<bool> wait(Handle handle, TimePoint deadline);
+  std::optional<bool> watch(Handle handle, TimePoint deadline);
   /// The caller stays for a moment, in which it drives if it holds the progress lock. True: it is
   /// done without an error or anything to take, and forgotten.
   bool stay(Handle handle, bool driving);

@@ -182,10 +182,21 @@ class Base(Generic[T]):
         Raises:
             ValueError: the handle is unknown or consumed.
         """
+        return self._engine_of(handle).poll(handle)
+
+    def wait_for(self, handle: int, timeout_s: float) -> bool:
+        """Return whether ``synchronize`` would return at once, after ``timeout_s`` at most.
+
+        Raises:
+            ValueError: the handle is unknown or consumed.
+        """
+        return self._engine_of(handle).wait_for(handle, timeout_s)
+
+    def _engine_of(self, handle: int) -> _core.Engine:
         entry = self._pending.get(handle)
         if entry is None:
             raise InvalidArgumentError(f"Handle {handle} was not created or has been cleared.")
-        return entry[0].poll(handle)
+        return entry[0]
 
     def _taken(self, made: object, given: T) -> T:
         """A result that the engine has allocated for ``given``, as a tensor."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -53,8 +52,6 @@ _NEVER: Final = -1
 
 _PATIENCE_S: Final = 60.0
 """Time until a comparison that all ranks have begun must be complete."""
-
-_LOOK_S: Final = 0.001
 
 _REMEDY: Final = "hvd.broadcast_variables(variables, root_rank=0) or BroadcastGlobalVariablesCallback(0)"
 
@@ -298,17 +295,14 @@ class Replicas:
         in the same exchange, it has to be complete: it will be soon, if all ranks take part in it."""
         runtime = self._runtime
         assert runtime is not None
-        if self._in_order and runtime.config.replica_check == "error":
-            end = time.monotonic() + _PATIENCE_S
-            while self._pending and not collectives.poll(self._pending[0][0]):
-                if time.monotonic() > end:
-                    raise MismatchError(
-                        f"Rank {runtime.topology.rank} compared its weights after step {self._kept_after}. "
-                        f"{_PATIENCE_S:g} s after the exchange of gradients that followed, some ranks have "
-                        "not. Set HOROVOD_REPLICA_CHECK alike on all ranks, and give all of them the same "
-                        "variables in the same order."
-                    )
-                time.sleep(_LOOK_S)
+        checked = self._in_order and runtime.config.replica_check == "error"
+        if checked and self._pending and not collectives.wait_for(self._pending[0][0], _PATIENCE_S):
+            raise MismatchError(
+                f"Rank {runtime.topology.rank} compared its weights after step {self._kept_after}. "
+                f"{_PATIENCE_S:g} s after the exchange of gradients that followed, some ranks have "
+                "not. Set HOROVOD_REPLICA_CHECK alike on all ranks, and give all of them the same "
+                "variables in the same order."
+            )
         self.collect()
 
     # -- the world ------------------------------------------------------------------------------------------

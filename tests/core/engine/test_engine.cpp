@@ -353,6 +353,23 @@ TEST(Engine, a_world_of_one_says_no_to_the_first_poll) {
   EXPECT_EQ(values[0], 2.0F);
 }
 
+TEST(Engine, a_watched_operation_is_done_when_the_last_rank_has_come) {
+  Cluster cluster(Groups{{0, 1}});
+  std::vector<float> values(3, 1.0F);
+  std::vector<float> others(3, 2.0F);
+  auto handle = cluster[0].submit(allreduce_of(values, "x", false));
+  ASSERT_TRUE(static_cast<bool>(handle));
+  EXPECT_EQ(cluster[0].watch(*handle, Clock::now() + std::chrono::milliseconds(1)),
+            std::optional(false));
+  auto other = cluster[1].submit(allreduce_of(others, "x", false));
+  ASSERT_TRUE(static_cast<bool>(other));
+  std::jthread peer([&] { finish(cluster[1], *other); });
+  EXPECT_EQ(cluster[0].watch(*handle, Clock::now() + std::chrono::seconds(60)),
+            std::optional(true));
+  EXPECT_EQ(values[0], 3.0F);
+  EXPECT_EQ(cluster[0].watch(*handle + 1000, Clock::now()), std::nullopt);
+}
+
 TEST(Engine, a_hundred_worlds_one_after_another) {
   for (int i = 0; i < 100; ++i) {
     Cluster cluster(Groups{{0, 1}});
