@@ -12,7 +12,7 @@ from horovod.backends import communicators
 from horovod.backends.mpi import MpiBackend
 from horovod.bootstrap.place import mpi_library
 from horovod.config import Config
-from horovod.devices import served
+from horovod.devices import ways
 from horovod.errors import InvalidArgumentError
 from horovod.runtime import lifecycle
 from horovod.runtime.process_set import ProcessSet, init_with_sets
@@ -214,7 +214,7 @@ class HorovodBasics:
 
     def nccl_built(self) -> int:
         """Version code of NCCL, 22703 for 2.27.3; 0 if this version does not use it or none is there."""
-        return served.nccl_code()
+        return ways.nccl_code()
 
     def ddl_built(self) -> bool:
         """False: IBM's DDL is not supported. For scripts that ask."""
@@ -226,7 +226,7 @@ class HorovodBasics:
 
     def cuda_built(self) -> bool:
         """Return whether this version takes tensors in the memory of CUDA devices, if there are any."""
-        return bool(served.SERVED)
+        return bool(ways.SERVED)
 
     def rocm_built(self) -> bool:
         """False: tensors in the memory of ROCm devices are not supported yet."""

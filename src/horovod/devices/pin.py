@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.devices import mask
-from horovod.devices.affinity import bind_threads
-from horovod.devices.core_list import as_text
-from horovod.devices.core_share import core_share
 from horovod.devices.driver import LIBRARY, Driver
 from horovod.devices.inventory import Device, Inventory, take_inventory
+from horovod.devices.locality import as_text, bind_threads, core_share
 
 __all__ = ["Pinned", "Place", "pin"]
 

@@ -7,11 +7,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from horovod.devices import served
-from horovod.devices.core_list import as_text
+from horovod.devices import ways
 from horovod.devices.inventory import Device, Inventory
-from horovod.devices.served import PEER
-from horovod.devices.way import choose
+from horovod.devices.locality import as_text
+from horovod.devices.ways import PEER, choose
 from horovod.errors import ConfigError
 
 __all__ = ["facts", "section"]
@@ -83,7 +82,7 @@ def _mutual(devices: tuple[Device, ...], field: str) -> tuple[list[tuple[int, in
 
 def _peer(devices: tuple[Device, ...]) -> str:
     """Name the ranks of this host that could use ``PEER``."""
-    if PEER not in served.SERVED:
+    if PEER not in ways.SERVED:
         return "this version has none"
     good, every = _mutual(devices, "peers")
     whose = "that share a device"

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from horovod.bootstrap.place import mpi_library
 from horovod.bootstrap.place.cores import usable_cores
 from horovod.bootstrap.place.interpreter import as_here, program_words
-from horovod.devices import served
+from horovod.devices import ways
 from horovod.devices.inventory import Inventory, take_inventory
 from horovod.devices.nccl import version_text
 from horovod.devices.text import facts, section
@@ -196,7 +196,7 @@ def _nccl(inventory: Inventory, *, core: bool) -> _Check:
     if inventory.nccl is None:
         return _Check("NCCL", False, inventory.nccl_problem)
     found = str(inventory.nccl)
-    if served.NCCL not in served.SERVED:
+    if ways.NCCL not in ways.SERVED:
         return _Check("NCCL", False, f"{found} is there, but this version does not use it")
     return _Check("NCCL", core, found, version_text(inventory.nccl.version))
 

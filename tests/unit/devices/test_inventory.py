@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from horovod.devices import inventory, served
+from horovod.devices import inventory, ways
 from horovod.devices.inventory import Inventory, take_inventory
 from horovod.devices.nccl import Nccl, version_text
 from horovod.devices.text import facts, section
-from horovod.devices.way import choose
+from horovod.devices.ways import choose
 
 NOWHERE = Path("/nonexistent")
 
@@ -209,7 +209,7 @@ def test_version_codes(code: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ways", "variables", "text"),
+    ("served", "variables", "text"),
     [
         ({"NCCL", "STAGED"}, {}, "NCCL 2.27.3 from /"),
         ({"STAGED"}, {}, "staged through pinned host memory: NCCL 2.27.3 from /"),
@@ -226,10 +226,10 @@ def test_version_codes(code: int, text: str) -> None:
     ],
 )  # fmt: skip
 def test_the_way_and_why(
-    ways: set[str], variables: dict[str, str], text: str, fakes: Mapping[str, str],
+    served: set[str], variables: dict[str, str], text: str, fakes: Mapping[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(served, "SERVED", frozenset(ways))
+    monkeypatch.setattr(ways, "SERVED", frozenset(served))
     found = take(fakes, **variables)
     assert facts(found, variables)["device_support"]["way"].startswith(text)
 
@@ -237,8 +237,8 @@ def test_the_way_and_why(
 def test_the_queries_follow_from_what_is_served(
     fakes: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served, "SERVED", frozenset({"STAGED"}))
-    assert served.nccl_code({**os.environ, **fakes}) == 0
-    monkeypatch.setattr(served, "SERVED", frozenset({"STAGED", "NCCL"}))
-    assert served.nccl_code({**os.environ, **fakes}) == 22703
-    assert served.nccl_code({**os.environ, **fakes, "FAKE_NCCL_VERSION": "21705"}) == 0
+    monkeypatch.setattr(ways, "SERVED", frozenset({"STAGED"}))
+    assert ways.nccl_code({**os.environ, **fakes}) == 0
+    monkeypatch.setattr(ways, "SERVED", frozenset({"STAGED", "NCCL"}))
+    assert ways.nccl_code({**os.environ, **fakes}) == 22703
+    assert ways.nccl_code({**os.environ, **fakes, "FAKE_NCCL_VERSION": "21705"}) == 0
