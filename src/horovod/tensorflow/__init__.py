@@ -17,11 +17,11 @@ from horovod.tensorflow import util as util
 from horovod.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer as _DistributedAdasumOptimizer
 from horovod.tensorflow.compression import Compression as Compression
 from horovod.tensorflow.functions import *  # noqa: F403  (republished)
+from horovod.tensorflow.functions import BroadcastGlobalVariablesHook as BroadcastGlobalVariablesHook
 from horovod.tensorflow.gradient_aggregation import (
     LocalGradientAggregationHelper as LocalGradientAggregationHelper,
 )
 from horovod.tensorflow.gradient_reduction import _make_allreduce_grads_fn as _make_allreduce_grads_fn
-from horovod.tensorflow.hooks import BroadcastGlobalVariablesHook as BroadcastGlobalVariablesHook
 from horovod.tensorflow.mpi_ops import *  # noqa: F403  (republished)
 from horovod.tensorflow.mpi_ops import _allreduce as _allreduce
 from horovod.tensorflow.mpi_ops import _grouped_allreduce as _grouped_allreduce

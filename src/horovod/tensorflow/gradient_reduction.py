@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 import tensorflow as tf
 
@@ -15,9 +16,9 @@ from horovod.runtime.process_set import ProcessSet
 from horovod.tensorflow.collectives.allreduce import grouped_allreduce
 from horovod.tensorflow.eager_reduction import kind_of, reduce_eagerly
 from horovod.tensorflow.replicas import compare
-from horovod.tensorflow.run_time import decides_at_run_time, exchanges, members
+from horovod.tensorflow.world_ops import decides_at_run_time, exchanges, members
 
-__all__ = ["allreduce_gradients", "densified", "partial", "reduction"]
+__all__ = ["allreduce_gradients", "densified", "is_marked", "mark", "partial", "reduction"]
 
 
 def reduction(settings: GradientSettings) -> PartialReduction:
@@ -165,3 +166,19 @@ def _divided(gradient: Any, by: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values / by, gradient.indices, gradient.dense_shape)
     return gradient / by
+
+
+# By identity, as tensors compare element by element; weak, as a mark must not keep a gradient alive.
+_marked: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
+
+
+def mark(tensors: Iterable[Any]) -> None:
+    """Mark ``tensors`` as reduced; ``None`` is passed over."""
+    for tensor in tensors:
+        if tensor is not None:
+            _marked[id(tensor)] = tensor
+
+
+def is_marked(tensor: Any) -> bool:
+    """Return whether ``tensor`` was given to :func:`mark`. A tensor that is computed from it has no mark."""
+    return tensor is not None and _marked.get(id(tensor)) is tensor

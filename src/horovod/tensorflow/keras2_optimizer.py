@@ -20,8 +20,7 @@ from horovod.gradients.reduction import PartialReduction
 from horovod.gradients.settings import GradientSettings
 from horovod.tensorflow.gradient_aggregation import Aggregation, GraphAggregation
 from horovod.tensorflow.gradient_aggregation_eager import EagerAggregation
-from horovod.tensorflow.gradient_reduction import reduction
-from horovod.tensorflow.reduced_marks import is_marked
+from horovod.tensorflow.gradient_reduction import is_marked, reduction
 from horovod.tensorflow.replicas import compare_unexchanged
 
 __all__ = ["distributed"]

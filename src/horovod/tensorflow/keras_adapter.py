@@ -10,20 +10,21 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
 from horovod._keras.frameworks.contract import Branch, Framework
+from horovod.collectives.ops import Sum
 from horovod.errors import HorovodError, HorovodInternalError, InvalidArgumentError, ReplicasDifferError
 from horovod.gradients.reduction import PartialReduction
 from horovod.gradients.settings import GradientSettings
-from horovod.tensorflow import gradient_reduction, keras2_optimizer, mpi_ops, reduced_marks
+from horovod.tensorflow import gradient_reduction, keras2_optimizer, mpi_ops
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import broadcast_global_variables
-from horovod.tensorflow.moments import moments_of_all_ranks
+from horovod.tensorflow.mpi_ops import _allreduce
 from horovod.tensorflow.util import raw
+
+__all__ = ["ADAPTER", "TensorFlowFramework", "moments_of_all_ranks"]
 
 # Types of our operations, except those that ask about the world; the fall-back writes them into errors, too.
 _OURS: Final = re.compile(r"Horovod(?!(Local)?(Rank|Size)|ProcessSet)[A-Z]")
 _DIFFER: Final = re.compile(r"ReplicasDifferError: (Replicas differ: .*)")
-
-__all__ = ["ADAPTER", "TensorFlowFramework"]
 
 
 class TensorFlowFramework(Framework):
@@ -56,10 +57,10 @@ class TensorFlowFramework(Framework):
         return list(tf.gradients(loss, plain, grad_loss))
 
     def note_reduced(self, gradients: Sequence[Any]) -> None:
-        reduced_marks.mark(gradients)
+        gradient_reduction.mark(gradients)
 
     def is_reduced(self, gradient: Any) -> bool:
-        return reduced_marks.is_marked(gradient)
+        return gradient_reduction.is_marked(gradient)
 
     def dense(self, gradient: Any) -> Any | None:
         return gradient_reduction.densified(gradient) if isinstance(gradient, tf.IndexedSlices) else None
@@ -125,3 +126,19 @@ def _may_be_mended(error: tf.errors.OpError) -> bool:
 
 
 ADAPTER = TensorFlowFramework()
+
+
+def moments_of_all_ranks(count: Any, mean: Any, squares: Any) -> Any:
+    """Mean and biased variance, stacked, of all ranks' values; differentiable.
+
+    Each rank sends three numbers: how many values it has, their sum and the sum of their squares, in float64.
+
+    Args:
+        count, mean, squares: float64, of one shape: how many values this rank has, their mean, and the sum of
+            their squared deviations from it.
+    """
+    own = tf.stack([count, count * mean, squares + count * tf.square(mean)])
+    count, sums, squares = tf.unstack(_allreduce(own, name="sync_batch_norm", op=Sum), num=3)
+    mean = tf.math.divide_no_nan(sums, count)
+    variance = tf.maximum(tf.math.divide_no_nan(squares, count) - tf.square(mean), 0.0)
+    return tf.stack([mean, variance])

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from horovod._keras.moments import refuse_fused
 from horovod.runtime import lifecycle
-from horovod.tensorflow.moments import moments_of_all_ranks
+from horovod.tensorflow.keras_adapter import moments_of_all_ranks
 
 __all__ = ["SyncBatchNormalization"]
 

@@ -14,8 +14,7 @@ from horovod.gradients.reduction import PartialReduction
 from horovod.gradients.settings import GradientSettings
 from horovod.gradients.variables import local_weights
 from horovod.runtime.process_set import ProcessSet, global_process_set
-from horovod.tensorflow import reduced_marks
-from horovod.tensorflow.gradient_reduction import reduction
+from horovod.tensorflow.gradient_reduction import mark, reduction
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
@@ -55,7 +54,7 @@ class _DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]
         )
         reduced = self._horovod_reduction(gradients, flat, use_generic_names=use_generic_names)
         # An optimizer that reduces as well leaves marked gradients alone.
-        reduced_marks.mark([gradient for gradient in reduced if gradient is not None])
+        mark([gradient for gradient in reduced if gradient is not None])
         if isinstance(sources, list | tuple) and not any(tf.nest.is_nested(source) for source in sources):
             return reduced
         return tf.nest.pack_sequence_as(sources, reduced)

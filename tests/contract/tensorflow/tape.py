@@ -16,7 +16,7 @@ from tests.contract.world import Cases
 
 import horovod.tensorflow as hvd
 from horovod.runtime import lifecycle
-from horovod.tensorflow.reduced_marks import is_marked
+from horovod.tensorflow.gradient_reduction import is_marked
 
 CASES = Cases()
 MODES = ("eager", "function", "graph")

@@ -18,8 +18,7 @@ from horovod.errors import HorovodError, InvalidArgumentError
 from horovod.launch.contracts.errors import exit_status
 from horovod.spark.context import active_context
 from horovod.spark.static import run
-from horovod.tensorflow.data.compute_config import TfDataServiceConfig
-from horovod.tensorflow.data.compute_options import parser_of
+from horovod.tensorflow.data.compute_config import TfDataServiceConfig, parser_of
 
 __all__ = ["main"]
 

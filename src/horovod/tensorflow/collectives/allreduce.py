@@ -30,7 +30,7 @@ from horovod.tensorflow.calls import (
 from horovod.tensorflow.collectives.allgather import allgather, grouped_allgather
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.fallback import failures_as_of_ops
-from horovod.tensorflow.run_time import members
+from horovod.tensorflow.world_ops import members
 
 __all__ = [
     "allreduce",

@@ -1,7 +1,10 @@
-"""Configuration of a compute job, as a training job has to know it, and the file that has it."""
+"""Configuration of a compute job, as a training job has to know it, the file that has it, and the command
+line of whatever starts the job.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import secrets
@@ -14,7 +17,7 @@ from typing import Any, ClassVar
 from horovod.data.compute_service import ComputeClient
 from horovod.errors import ConfigError, InvalidArgumentError
 
-__all__ = ["TfDataServiceConfig"]
+__all__ = ["TfDataServiceConfig", "parser_of"]
 
 _MOST_BYTES = 1 << 20
 _POLL_S = 0.2
@@ -157,3 +160,34 @@ class TfDataServiceConfig:
             raise ConfigError(
                 f"{path} is no configuration file of a compute job: {reason}. Let compute_worker write it."
             ) from error
+
+
+def parser_of(program: str, description: str) -> argparse.ArgumentParser:
+    """Of ``configfile``, ``--dispatchers``, ``--dispatcher-side`` and ``--timeout``."""
+    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser.add_argument(
+        "configfile",
+        help="file that tells the training job where this job is; it holds a key, so it is made readable for "
+        "you alone, and removed at the end",
+    )
+    parser.add_argument(
+        "--dispatchers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many dispatchers: 1, or one for each rank of the training job (default: 1)",
+    )
+    parser.add_argument(
+        "--dispatcher-side",
+        choices=TfDataServiceConfig.SIDES,
+        default="compute",
+        help="which job runs the dispatchers (default: compute)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=60,
+        metavar="S",
+        help="seconds that either job waits for the other (default: 60)",
+    )
+    return parser

@@ -12,7 +12,7 @@ import horovod.tensorflow as hvd
 from horovod.data.compute_service import ComputeService
 from horovod.errors import InvalidArgumentError
 from horovod.runtime import lifecycle
-from horovod.tensorflow.data.compute_options import parser_of
+from horovod.tensorflow.data.compute_config import parser_of
 from horovod.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
 
 __all__ = ["main"]
