@@ -1,6 +1,6 @@
 """What it costs to add something: the product files that name the youngest of its kind.
 
-The table of CONTRIBUTING.md is made from this, and `test_prices.py` fails when it is no longer true:
+The table of CONTRIBUTING.md is made from this:
 
     python -m tests.repo.prices --write
 """
@@ -12,12 +12,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BEGIN", "END", "PAGE", "Price", "files_that_name", "table"]
+from tests.repo.tables import ROOT, Table, write_or_print
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "CONTRIBUTING.md"
-BEGIN = "<!-- prices: made by `python -m tests.repo.prices --write` -->\n"
-END = "<!-- end of prices -->\n"
+__all__ = ["PRICES_TABLE", "Price", "files_that_name"]
 
 _PRODUCT = ("core", "src")
 _SOURCES = frozenset({".cpp", ".h", ".inl", ".py", ".pyi"})
@@ -104,7 +101,7 @@ def files_that_name(price: Price, root: Path = ROOT) -> tuple[list[str], list[st
     return its, others
 
 
-def table() -> str:
+def _table() -> str:
     rows = ["| to add | new | edited | product files that name one: its own, others | recipe |"]
     rows.append("|---|---|---|---|---|")
     for price in PRICES:
@@ -115,21 +112,18 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
+PRICES_TABLE = Table("CONTRIBUTING.md", "prices", "prices", _table)
+
+
 def _main() -> None:
     parser = argparse.ArgumentParser(description="What it costs to add something to the product.")
-    parser.add_argument("--write", action="store_true", help="write the table of CONTRIBUTING.md")
     parser.add_argument("--list", action="store_true", help="name the files")
-    args = parser.parse_args()
-    if args.list:
-        for price in PRICES:
-            its, others = files_that_name(price)
-            for what, files in (("own", its), ("others", others)):
-                print(f"{price.kind} ({price.example}), {what}:", *files, sep="\n  ")
-    elif args.write:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        PAGE.write_text(before + BEGIN + table() + END + rest.partition(END)[2], encoding="utf-8")
-    else:
-        print(table(), end="")
+    if not write_or_print(parser, PRICES_TABLE).list:
+        return
+    for price in PRICES:
+        its, others = files_that_name(price)
+        for what, files in (("own", its), ("others", others)):
+            print(f"{price.kind} ({price.example}), {what}:", *files, sep="\n  ")
 
 
 if __name__ == "__main__":
