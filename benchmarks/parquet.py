@@ -66,7 +66,7 @@ def write(folder: Path, layout: str, rows: int, files: int = 8) -> None:
 def reader(folder: Path) -> Callable[[], Iterator[Batch]]:
     """Everything anew in every epoch, the list of files and what would still be in memory included."""
     from horovod.data.parquet import ParquetReader
-    from horovod.spark.common.tensors import as_tensors
+    from horovod.spark.data_loaders.pytorch_data_loaders import as_tensors
 
     def epoch() -> Iterator[Batch]:
         with ParquetReader(folder, batch_size=BATCH, epochs=1, workers=THREADS) as batches:

@@ -18,6 +18,7 @@ from tests.spark.conftest import WHOLE
 from horovod.data.parquet import ParquetReader
 from horovod.errors import DataStoreError, InvalidArgumentError
 from horovod.spark.common.claims import Claim
+from horovod.spark.common.columns import densify
 from horovod.spark.common.store import FilesystemStore
 from horovod.spark.common.util import (
     check_validation,
@@ -26,7 +27,6 @@ from horovod.spark.common.util import (
     get_simple_meta_from_parquet,
     prepare_data,
 )
-from horovod.spark.common.vectors import densify
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -1,4 +1,4 @@
-"""A Spark job whose tasks work for one job of ranks."""
+"""A Spark job whose tasks work for one job of ranks, and the SparkContext of this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pyspark import InheritableThread
+from pyspark import InheritableThread, SparkContext
 
 from horovod.bootstrap.trust import unix
 from horovod.errors import LaunchError
@@ -16,11 +16,49 @@ from horovod.launch.contracts.tasks import Card
 from horovod.launch.elastic.discovery import FixedHosts
 from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
-from horovod.spark.context import free_slots, has_fixed_slots, is_one_machine
-from horovod.spark.in_task import TaskBody
+from horovod.spark.task import TaskBody
 from horovod.wordings import TASKS_DID_NOT_START
 
-__all__ = ["SparkTasks"]
+__all__ = ["SparkTasks", "active_context", "free_slots", "has_fixed_slots", "is_one_machine"]
+
+
+def active_context(who: str) -> Any:
+    """The active SparkContext. ``who``: needs it, in the message.
+
+    Raises:
+        LaunchError: there is none.
+    """
+    context: Any = SparkContext._active_spark_context
+    if context is None or context._jsc is None:
+        raise LaunchError(
+            f"{who} needs a running SparkContext, and this process has none. Make one first: "
+            "SparkSession.builder.getOrCreate(). A session of Spark Connect has no SparkContext: run this "
+            "where the driver runs."
+        )
+    return context
+
+
+def has_fixed_slots(context: Any) -> bool:
+    """Return whether no executors can join: with ``local[...]`` the driver is the only one."""
+    return str(context.master) == "local" or str(context.master).startswith("local[")
+
+
+def is_one_machine(context: Any) -> bool:
+    """Return whether all executors are on the driver's machine: ``local[...]`` and ``local-cluster[...]``."""
+    return str(context.master).startswith("local")
+
+
+def free_slots(context: Any) -> int | None:
+    """Count the tasks that the present executors can run at the same time; None: Spark does not say. Tasks of
+    other jobs are not subtracted.
+    """
+    try:
+        scala = context._jsc.sc()
+        profile = scala.resourceProfileManager().defaultResourceProfile()
+        return int(scala.maxNumConcurrentTasks(profile))
+    except Exception:  # no public interface: another release may not have it
+        return None
+
 
 _BROADCAST_BYTES = 256 << 10
 _ASK_S = 0.25  # between two looks at the slots that there are

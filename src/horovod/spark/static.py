@@ -17,8 +17,7 @@ from horovod.launch.contracts.job import Job, Results
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.output.streams import STREAMS
 from horovod.launch.run import run_job
-from horovod.spark.context import active_context
-from horovod.spark.stage import SparkTasks
+from horovod.spark.stage import SparkTasks, active_context
 
 __all__ = ["SparkCall", "packed", "run"]
 

@@ -159,7 +159,7 @@ def test_the_order_follows_the_seed(tmp_path: Path) -> None:
 
 def test_tensors_lie_in_the_memory_that_arrow_decoded_to(tmp_path: Path) -> None:
     from horovod.data.parquet.columns import to_array
-    from horovod.spark.common.tensors import as_tensors
+    from horovod.spark.data_loaders.pytorch_data_loaders import as_tensors
 
     table = pq.read_table(write(tmp_path / "data", 40, group=40, files=1))
     for name in ("x", "v", "w"):
@@ -533,7 +533,7 @@ KERAS = """
 import sys
 import keras
 from horovod.spark.keras.datamodule import ParquetDataModule
-from horovod.spark.keras.validation import validation_set
+from horovod.spark.keras.training import validation_set
 
 def pairs(batches):
     for batch in batches:

@@ -10,7 +10,7 @@ import pytest
 pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 from horovod.spark.common import preparation  # noqa: E402
-from horovod.spark.common.column_plan import ColumnPlan  # noqa: E402
+from horovod.spark.common.columns import ColumnPlan  # noqa: E402
 
 
 class Frame:

@@ -12,7 +12,7 @@ import uuid
 from typing import Any, Final
 
 from horovod.errors import DataStoreError
-from horovod.spark.common.stores.base import Store
+from horovod.spark.common.store.base import Store
 
 __all__ = ["Claim"]
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from horovod.errors import InvalidArgumentError
-from horovod.spark.common.column_plan import Metadata
-from horovod.spark.common.column_types import pyarrow_to_spark_data_type
-from horovod.spark.common.host import is_databricks
-from horovod.spark.common.stores.base import Store
+from horovod.spark.common.columns import Metadata, pyarrow_to_spark_data_type
+from horovod.spark.common.store.base import Store
+from horovod.spark.task import is_databricks
 
 __all__ = [
     "Properties",

@@ -13,10 +13,9 @@ from pyspark.sql.types import StringType
 
 from horovod.errors import InvalidArgumentError
 from horovod.spark.common.backend import Backend, SparkBackend
-from horovod.spark.common.column_types import WITHOUT_NUMBERS, class_of, data_type_to_str, element_of
+from horovod.spark.common.columns import WITHOUT_NUMBERS, class_of, data_type_to_str, element_of
 from horovod.spark.common.params import EstimatorParams
-from horovod.spark.common.serialization import Saved
-from horovod.spark.common.shipped import require_picklable
+from horovod.spark.common.serialization import Saved, require_picklable
 from horovod.spark.common.store import Store
 from horovod.spark.common.training import Columns, Framework, Job, row_shape, train_on_rank
 from horovod.spark.common.util import (

@@ -1,6 +1,6 @@
-"""Saving and loading of estimators and models, as stages of Spark ML pipelines do it.
+"""Estimators, models and functions as bytes: stages of pipelines in files, functions for Python workers.
 
-What is saved is one line of JSON where Spark ML expects the metadata of a stage. Values are pickled: load
+A saved stage is one line of JSON where Spark ML expects the metadata of a stage. Values are pickled: load
 only what you trust as you trust a program.
 """
 
@@ -9,14 +9,17 @@ from __future__ import annotations
 import base64
 import json
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
 from pyspark.ml.util import DefaultParamsReader, MLReadable, MLReader, MLWritable, MLWriter
 
 from horovod.errors import InvalidArgumentError
+from horovod.launch.calls.functions import pack_call, unpack_call
+from horovod.launch.calls.unpicklable import why_value_unpicklable
 
-__all__ = ["Saved"]
+__all__ = ["Saved", "Shipped", "require_picklable"]
 
 # Where a stage runs and keeps its data is of the session that saved it.
 _OF_THE_SESSION = frozenset({"backend", "store"})
@@ -116,3 +119,54 @@ def _encoded(instance: Any) -> dict[str, str]:
                 f"Parameter {name} of {type(instance).__name__} cannot be saved: {error}"
             ) from error
     return found
+
+
+class Shipped:
+    """Calls a function, and brings along where it is unpickled what it needs: as `horovod.spark.run` does.
+
+    Spark pickles classes of modules by their names. Those of a script's own modules are not there on
+    executors.
+
+    Args:
+        function: may be anything that can be called.
+        what: is called so if it cannot be pickled.
+
+    Raises:
+        InvalidArgumentError: it cannot be pickled; says which part.
+    """
+
+    def __init__(self, function: Callable[..., Any], what: str) -> None:
+        self._function = function
+        try:
+            self._data = b"".join(pack_call(function, (), {}))
+        except Exception as error:
+            why = why_value_unpicklable(what, function) or f"{what} cannot be pickled: {error}"
+            raise InvalidArgumentError(why) from error
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self._data,)
+
+
+def _opened(data: bytes) -> Callable[..., Any]:
+    return unpack_call(memoryview(bytearray(data)))[0]
+
+
+def require_picklable(owner: str, values: Mapping[str, Any]) -> None:
+    """Make sure that parameters can go to the ranks.
+
+    Args:
+        owner: whose parameters they are.
+        values: by name.
+
+    Raises:
+        InvalidArgumentError: one cannot be pickled; says which part of it.
+    """
+    for name, value in values.items():
+        why = why_value_unpicklable(f"parameter {name}", value)
+        if why is not None:
+            raise InvalidArgumentError(
+                f"{owner}: {why} Make it where it is used, on the ranks, or leave it out."
+            )

@@ -7,12 +7,13 @@ from itertools import count, islice
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import from_numpy
 
 from horovod.data import AsyncDataLoaderMixin, BaseDataLoader
 from horovod.data.parquet.pipeline import batches_of
 from horovod.errors import InvalidArgumentError
-from horovod.spark.common.tensors import as_tensors
 
 __all__ = [
     "AsyncBatches",
@@ -22,7 +23,33 @@ __all__ = [
     "PytorchInfiniteDataLoader",
     "PytorchInmemAsyncDataLoader",
     "PytorchInmemDataLoader",
+    "as_tensors",
 ]
+
+
+def as_tensors(batch: dict[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
+    """The columns of a batch as tensors, which share their memory.
+
+    Raises:
+        ValueError: a column has values that PyTorch does not know: texts or dates.
+    """
+    try:
+        return {name: from_numpy(values) for name, values in batch.items()}
+    except TypeError:
+        name = next(name for name, values in batch.items() if not _known(values))
+        raise InvalidArgumentError(
+            f"Column {name!r} has values of type {batch[name].dtype}, of which PyTorch has no tensors. Make "
+            "numbers of them before training, or leave the column out."
+        ) from None
+
+
+def _known(values: NDArray[Any]) -> bool:
+    try:
+        from_numpy(values)
+    except TypeError:
+        return False
+    return True
+
 
 Arrays = dict[str, NDArray[Any]]
 

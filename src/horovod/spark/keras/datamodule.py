@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from horovod.spark.common.gpu_module import NVTabularDataModule
-from horovod.spark.common.parquet_module import ParquetModule
+from horovod.spark.common.datamodule import NVTabularDataModule, ParquetModule
 
 __all__ = ["NVTabularDataModule", "ParquetDataModule", "PetastormDataModule"]
 
@@ -17,7 +16,7 @@ class ParquetDataModule(ParquetModule):
     Args:
         make_dataset: called with the batches to train on, or to validate on; returns what takes their place,
             for example a ``tf.data.Dataset``.
-        args, kwargs: as for :class:`horovod.spark.common.parquet_module.ParquetModule`.
+        args, kwargs: as for :class:`horovod.spark.common.datamodule.ParquetModule`.
     """
 
     def __init__(self, *args: Any, make_dataset: Any = None, **kwargs: Any) -> None:

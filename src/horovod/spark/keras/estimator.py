@@ -7,7 +7,7 @@ from typing import Any
 
 from horovod.errors import InvalidArgumentError
 from horovod.spark.common.estimator import HorovodEstimator
-from horovod.spark.common.parameters import Parameter, parameters
+from horovod.spark.common.params import Parameter, parameters
 from horovod.spark.keras.datamodule import ParquetDataModule
 from horovod.spark.keras.model import KerasModel, packed, unpacked
 from horovod.spark.keras.packing import (

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from horovod.spark.common.model import HorovodModel
-from horovod.spark.common.parameters import Parameter, parameters
-from horovod.spark.common.prediction import Predict, Predictor
+from horovod.spark.common.model import HorovodModel, Predict, Predictor
+from horovod.spark.common.params import Parameter, parameters
 from horovod.spark.keras.packing import KerasSetting, as_bytes, from_bytes, names_of, takes_text
 from horovod.spark.keras.training import model_inputs
 

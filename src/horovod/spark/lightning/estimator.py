@@ -1,27 +1,44 @@
-"""``TorchEstimator`` of Lightning: trains a LightningModule on a DataFrame."""
+"""``TorchEstimator`` of Lightning: trains a LightningModule on a DataFrame; ``TorchModel``: applies it."""
 
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 from pyspark.ml.param import TypeConverters
 
 from horovod.errors import InvalidArgumentError
-from horovod.spark.common.parameters import Parameter, parameters
-from horovod.spark.common.params import positive
+from horovod.spark.common.model import Predictor
+from horovod.spark.common.params import Parameter, parameters, positive
 from horovod.spark.common.training import Job
-from horovod.spark.lightning.datamodule import ParquetDataModule
-from horovod.spark.lightning.model import TorchModel
-from horovod.spark.lightning.packages import is_lightning
-from horovod.spark.lightning.plain_module import check_plain, is_plain
+from horovod.spark.lightning.datamodule import ParquetDataModule, check_plain, is_plain
+from horovod.spark.lightning.modules import PREFIX, is_lightning
 from horovod.spark.lightning.training import LightningTraining
-from horovod.spark.lightning.wrapping import PREFIX
 from horovod.spark.torch.estimator import TorchLosses
 from horovod.spark.torch.losses import metric_groups
+from horovod.spark.torch.model import TorchModel as PlainModel
+from horovod.spark.torch.model import TorchPredictor
 from horovod.spark.torch.packing import PackedModule, PackedOptimizer, from_bytes
 
-__all__ = ["TorchEstimator"]
+__all__ = ["TorchEstimator", "TorchModel"]
+
+
+class TorchModel(PlainModel):
+    """A trained LightningModule, or the plain module that was given. ``transform`` adds a column with what
+    its ``forward`` returns for each label.
+
+    ``forward`` of a LightningModule takes the features in their order; that of a plain module by the names of
+    their columns.
+    """
+
+    def _predictor(self) -> Predictor:
+        found = super()._predictor()
+        model: Any = self._value("model")
+        if is_lightning(model) or not isinstance(found, TorchPredictor):
+            return found
+        return replace(found, names=tuple(self._value("feature_columns")))
+
 
 _SUFFIX = ".ckpt"
 _int = TypeConverters.toInt

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 
 from horovod.spark.common.training import Columns, Framework, Job, Rank
-from horovod.spark.lightning.packages import is_lightning, package_of
-from horovod.spark.lightning.plain_module import PlainModule, is_plain
+from horovod.spark.lightning.datamodule import PlainModule, is_plain
+from horovod.spark.lightning.modules import is_lightning, package_of, wrapped
 from horovod.spark.lightning.strategy import strategy_class
-from horovod.spark.lightning.wrapping import wrapped
 from horovod.spark.torch.losses import TotalLoss
 from horovod.spark.torch.packing import PackedModule, PackedOptimizer, state_of_run
 from horovod.spark.torch.training import floating_dtype, prepared

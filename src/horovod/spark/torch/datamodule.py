@@ -7,9 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from horovod.spark.common.gpu_module import NVTabularDataModule
-from horovod.spark.common.parquet_module import ParquetModule
-from horovod.spark.common.tensors import as_tensors
+from horovod.spark.common.datamodule import NVTabularDataModule, ParquetModule
+from horovod.spark.data_loaders.pytorch_data_loaders import as_tensors
 
 __all__ = ["MapIterable", "NVTabularDataModule", "ParquetDataModule", "PetastormDataModule"]
 
@@ -17,7 +16,7 @@ __all__ = ["MapIterable", "NVTabularDataModule", "ParquetDataModule", "Petastorm
 class ParquetDataModule(ParquetModule):
     """Batches of tensors by column; each loop has those of an epoch.
 
-    Arguments are those of :class:`horovod.spark.common.parquet_module.ParquetModule`.
+    Arguments are those of :class:`horovod.spark.common.datamodule.ParquetModule`.
     """
 
     def convert(self, batch: dict[str, NDArray[Any]]) -> Any:

@@ -6,8 +6,7 @@ from typing import Any
 
 from horovod.errors import InvalidArgumentError
 from horovod.spark.common.estimator import HorovodEstimator
-from horovod.spark.common.parameters import Parameter, parameters
-from horovod.spark.common.params import positive
+from horovod.spark.common.params import Parameter, parameters, positive
 from horovod.spark.common.util import to_list
 from horovod.spark.torch.datamodule import ParquetDataModule
 from horovod.spark.torch.losses import metric_groups

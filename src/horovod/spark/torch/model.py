@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from horovod.spark.common.model import HorovodModel
-from horovod.spark.common.parameters import Parameter, parameters
-from horovod.spark.common.prediction import Predict, Predictor
+from horovod.spark.common.model import HorovodModel, Predict, Predictor
+from horovod.spark.common.params import Parameter, parameters
 from horovod.spark.common.training import row_shape
 from horovod.spark.torch.packing import PackedModule, packed, unpacked
 

@@ -1,28 +1,75 @@
-"""A store on a filesystem that fsspec knows: a folder, an object store, and others."""
+"""Stores on filesystems that fsspec knows: a folder, an object store, the mount of Databricks and others."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import posixpath
+import re
 import socket
+import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
 from fsspec.callbacks import DEFAULT_CALLBACK
 
 from horovod.errors import DataStoreError, InvalidArgumentError, deprecated
-from horovod.spark.common.host import host_hash
-from horovod.spark.common.stores.base import Store
-from horovod.spark.common.stores.sync import Sync, TemporaryFolder
+from horovod.spark.common.store.base import Store
+from horovod.spark.task import host_hash, is_databricks
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
-__all__ = ["AbstractFilesystemStore", "FilesystemStore", "LocalStore"]
+__all__ = [
+    "AbstractFilesystemStore",
+    "DBFSLocalStore",
+    "FilesystemStore",
+    "LocalStore",
+    "Sync",
+    "TemporaryFolder",
+]
+
+
+class Sync:
+    """Copies what is new or has changed in a folder since its last call; nothing is taken away.
+
+    Args:
+        put: copies one file to the store.
+        target: the folder in the store.
+    """
+
+    def __init__(self, put: Callable[[str, str], None], target: str) -> None:
+        self._put = put
+        self._target = target
+        self._copied: dict[
+            str, tuple[int, int]
+        ] = {}  # path in the folder -> time and size of what was copied
+
+    def __call__(self, folder: str) -> None:
+        for parent, _, names in os.walk(folder, followlinks=True):
+            for name in sorted(names):
+                file = Path(parent) / name
+                inner = file.relative_to(folder).as_posix()
+                state = file.stat()
+                seen = (state.st_mtime_ns, state.st_size)
+                if self._copied.get(inner) != seen:
+                    self._put(str(file), f"{self._target}/{inner}")
+                    self._copied[inner] = seen
+
+
+class TemporaryFolder:
+    """Makes temporary folders for one run."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+
+    def __call__(self) -> AbstractContextManager[str]:
+        return tempfile.TemporaryDirectory(prefix=f"{self._run_id}-".replace(os.sep, "-"))
+
 
 _LOGS = "logs"
 
@@ -325,3 +372,50 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"user {os.getuid()}"  # one without a name, as in many containers
+
+
+_DBFS = re.compile(r"(?:dbfs:(?!//)|file:/dbfs(?=/|$)|file:///dbfs(?=/|$)|/dbfs(?=/|$))(?P<path>(?:/.*)?)")
+
+
+class DBFSLocalStore(FilesystemStore):
+    """A store on DBFS, reached through its mount at ``/dbfs``.
+
+    Args:
+        prefix_path: ``/dbfs/path``, ``dbfs:/path``, ``file:/dbfs/path`` or ``file:///dbfs/path``.
+        args, kwargs: as for :class:`AbstractFilesystemStore`; the checkpoint is called ``checkpoint.tf``.
+    """
+
+    default_checkpoint_filename = "checkpoint.tf"
+
+    def __init__(self, prefix_path: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__(self.normalize_path(prefix_path), *args, **kwargs)
+
+    @classmethod
+    def matches(cls, path: str) -> bool:
+        """Return whether this process runs on Databricks and ``path`` is on DBFS."""
+        return is_databricks() and cls.matches_dbfs(path)
+
+    @staticmethod
+    def matches_dbfs(path: str) -> bool:
+        """Return whether ``path`` is on DBFS."""
+        return _DBFS.fullmatch(path) is not None
+
+    @staticmethod
+    def normalize_path(path: str) -> str:
+        """``path`` below ``/dbfs``.
+
+        Raises:
+            ValueError: it is not on DBFS.
+        """
+        found = _DBFS.fullmatch(path)
+        if found is None:
+            raise InvalidArgumentError(
+                f"{path!r} is not on DBFS: write /dbfs/path, dbfs:/path or file:///dbfs/path."
+            )
+        return f"/dbfs{found['path']}"
+
+    def get_full_path(self, path: str) -> str:
+        return super().get_full_path(self.normalize_path(path))
+
+    def get_localized_path(self, path: str) -> str:
+        return self.normalize_path(path)

@@ -1,25 +1,24 @@
-"""Interface of every store."""
+"""Interface of every store, and the part of it that ranks get."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
-
-from horovod.spark.common.stores.remote import RemoteStore
 
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
-__all__ = ["Store"]
+__all__ = ["RemoteStore", "Store"]
 
 # The first that matches a path is taken; the last one, if none does: it says what is wrong with the path.
 _KINDS: Final = (
-    ("horovod.spark.common.stores.hdfs", "HDFSStore"),
-    ("horovod.spark.common.stores.databricks", "DBFSLocalStore"),
-    ("horovod.spark.common.stores.filesystem", "FilesystemStore"),
+    ("horovod.spark.common.store.hdfs", "HDFSStore"),
+    ("horovod.spark.common.store.filesystem", "DBFSLocalStore"),
+    ("horovod.spark.common.store.filesystem", "FilesystemStore"),
 )
 
 
@@ -159,3 +158,39 @@ class Store(ABC):
             DataStoreError: they cannot.
         """
         self.write_text(f"{path}/.writable", "")
+
+
+@dataclass(frozen=True)
+class RemoteStore:
+    """Paths and functions for the ranks of one run.
+
+    Attributes:
+        saving_runs: whether checkpoints and logs are kept; if not, ``checkpoint_path`` and ``logs_path`` are
+            ``None``.
+        get_local_output_dir: makes a context manager of a temporary folder.
+        sync: copies what has changed in such a folder to ``run_path``.
+        storage_options: for fsspec, to open the paths.
+    """
+
+    store: Store = field(repr=False)
+    train_data_path: str
+    val_data_path: str
+    test_data_path: str
+    saving_runs: bool
+    runs_path: str
+    run_path: str
+    checkpoint_path: str | None
+    logs_path: str | None
+    checkpoint_filename: str
+    logs_subdir: str
+    get_local_output_dir: Callable[[], AbstractContextManager[str]] = field(repr=False)
+    sync: Callable[[str], None] = field(repr=False)
+    storage_options: dict[str, Any] = field(repr=False)
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is something at ``path``."""
+        return self.store.exists(path)
+
+    def read(self, path: str) -> bytes:
+        """The content of a file."""
+        return self.store.read(path)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import fsspec
 
 from horovod.errors import InvalidArgumentError
-from horovod.spark.common.stores.filesystem import AbstractFilesystemStore
+from horovod.spark.common.store.filesystem import AbstractFilesystemStore
 
 __all__ = ["HDFSStore"]
 

@@ -1,1 +1,0 @@
-"""Stores, in which estimators keep data, checkpoints and logs: one file per kind of storage."""
