@@ -21,10 +21,9 @@ from typing import Any
 
 from benchmarks.run import commit
 
-from horovod.bench.machine import machine
 from horovod.bench.measure import wait_for_quiet
-from horovod.bench.sizes import size_name
-from horovod.bench.timing import CALM_CPUS
+from horovod.bench.options import size_name
+from horovod.bench.result import CALM_CPUS, machine
 
 EXPECTED = Path(__file__).with_name("expected.json")
 PEERS = ("gloo", "mpi")

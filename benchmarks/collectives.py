@@ -13,10 +13,9 @@ import torch
 from benchmarks import peers
 from benchmarks.rows import say
 
-from horovod.bench.bandwidth import algorithm_bandwidth, bus_factor
-from horovod.bench.check import check
 from horovod.bench.measure import measure
-from horovod.bench.peers import path_taken
+from horovod.bench.peers import check, path_taken
+from horovod.bench.result import algorithm_bandwidth, bus_factor
 from horovod.bench.work import make_work
 
 SIZES = (4, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20)

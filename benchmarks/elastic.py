@@ -33,8 +33,8 @@ from typing import Any
 
 from benchmarks.rows import say
 
-from horovod.bench.machine import machine
 from horovod.bench.measure import wait_for_quiet
+from horovod.bench.result import machine
 
 RANKS = 3
 WARM_STEPS = 30

@@ -27,10 +27,10 @@ from benchmarks.report import cell
 from benchmarks.run import ROOT, commit
 from tests.hosts.simulated import SimulatedHosts, why_not
 
-from horovod.bench.machine import machine, versions
 from horovod.bench.measure import wait_for_quiet
 from horovod.bench.mpi_job import find_mpirun, mpirun_environment
-from horovod.bench.sizes import size_name
+from horovod.bench.options import size_name
+from horovod.bench.result import machine, versions
 
 SIZES = (4, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
 PROTECTIONS = {"farandole-off": "off", "farandole-full": "full"}

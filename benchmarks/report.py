@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from horovod.bench.options import size_name
 from horovod.bench.plot import over_size
-from horovod.bench.sizes import size_name
-from horovod.bench.timing import CALM_CPUS
+from horovod.bench.result import CALM_CPUS
 
 TITLES = {
     "farandole": "farandole",

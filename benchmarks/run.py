@@ -20,9 +20,9 @@ from typing import Any
 
 from benchmarks import peers, report
 
-from horovod.bench.machine import machine, versions
 from horovod.bench.measure import wait_for_quiet
 from horovod.bench.mpi_job import find_mpirun, mpirun_command, mpirun_environment
+from horovod.bench.result import machine, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ("collectives", "gradients", "training", "startup")

@@ -18,8 +18,8 @@ from typing import Any
 from benchmarks.rows import say
 from tests.hosts.simulated import SimulatedHosts, why_not
 
-from horovod.bench.machine import machine
 from horovod.bench.measure import wait_for_quiet
+from horovod.bench.result import machine
 from horovod.bootstrap.trust.handshake import Acceptor, Dialer, Purpose, Role
 
 TIMEOUT_S = 120.0

@@ -34,7 +34,7 @@ from torch import nn
 from torch.nn import functional
 
 from horovod.bench.measure import busy_cpu_s
-from horovod.bench.timing import CALM_CPUS
+from horovod.bench.result import CALM_CPUS
 from horovod.bench.work import single
 
 WAYS: dict[str, tuple[str, ...]] = {

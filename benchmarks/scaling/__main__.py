@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.run import ROOT, commit
 from tests.hosts.simulated import SimulatedHosts, why_not
 
-from horovod.bench.machine import machine
+from horovod.bench.result import machine
 
 HOSTS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 TENSORS = (1, 161)

@@ -77,7 +77,7 @@ def test_wrong_arguments_start_nothing(words: list[str], said: str) -> None:
 
 
 def test_what_is_missing_can_be_said_without_pytorch() -> None:
-    code = "import sys, horovod.bench.start, horovod.bench.requirements; sys.exit('torch' in sys.modules)"
+    code = "import sys, horovod.bench.__main__, horovod.bench.requirements; sys.exit('torch' in sys.modules)"
     done = subprocess.run([PYTHON, "-c", code], env=environment(), timeout=LIMIT_S, check=False)
     assert done.returncode == 0
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from horovod.bench.timing import Timing
+from horovod.bench.result import Timing
 from horovod.bootstrap.place.control_groups import PROC
 from horovod.bootstrap.place.proc import lines
 

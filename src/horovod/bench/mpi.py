@@ -16,12 +16,10 @@ from typing import Any
 
 import torch
 
-from horovod.bench.check import check
 from horovod.bench.measure import measure
 from horovod.bench.mpi_job import Request
-from horovod.bench.operations import OPERATIONS
-from horovod.bench.peers import Peer, parts
-from horovod.bench.served import MPI_OPS, MPI_TYPES
+from horovod.bench.operations import MPI_OPS, MPI_TYPES, OPERATIONS
+from horovod.bench.peers import Peer, check, parts
 from horovod.bench.work import Work, make_work
 
 __all__ = ["MpiPeer"]

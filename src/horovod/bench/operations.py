@@ -1,8 +1,4 @@
-"""Collectives that the tool measures: how to call each one, its inputs, and the right results.
-
-*Bus bandwidth* multiplies algorithm bandwidth by what an ideal algorithm moves over each rank's link for each
-byte of the size. The size is the input's, for allgather the whole output's.
-"""
+"""Collectives that the tool measures: calls, inputs and right results, here and in the compared libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-__all__ = ["BUS_FACTORS", "OPERATIONS", "REDUCTIONS", "Operation"]
+__all__ = [
+    "BUS_FACTORS",
+    "GLOO_OPS",
+    "MPI_OPS",
+    "MPI_TYPES",
+    "OPERATIONS",
+    "Operation",
+    "REDUCTIONS",
+    "unserved",
+]
 
 Pieces: TypeAlias = list[tuple[int, int, int]]
 """A result in consecutive pieces: rank whose input it is of (0: the reduction of all inputs), first element
@@ -111,3 +116,34 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 }
 
 REDUCTIONS: Final = tuple(name for name, operation in OPERATIONS.items() if operation.reduces)
+
+
+GLOO_OPS: Mapping[str, str] = {"sum": "SUM", "min": "MIN", "max": "MAX", "product": "PRODUCT"}
+_GLOO_TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int32", "int64", "uint8")
+
+MPI_OPS: Mapping[str, str] = {"sum": "SUM", "min": "MIN", "max": "MAX", "product": "PROD"}
+MPI_TYPES: Mapping[str, str] = {
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "int8": "INT8_T",
+    "int16": "INT16_T",
+    "int32": "INT32_T",
+    "int64": "INT64_T",
+    "uint8": "UINT8_T",
+    "uint16": "UINT16_T",
+}
+
+
+def unserved(library: str, operation: str, dtype: str, op: str) -> str:
+    """Say why ``library`` cannot do this, "" if it can."""
+    if operation == "barrier":
+        return ""
+    ops, types = (GLOO_OPS, _GLOO_TYPES) if library == "gloo" else (MPI_OPS, tuple(MPI_TYPES))
+    if operation in REDUCTIONS:
+        if op not in ops:
+            return f"{library} has no {op}; it has {', '.join(ops)}"
+    elif library == "mpi" or dtype == "bool":
+        return ""  # bytes of any type
+    if dtype not in types:
+        return f"{library} has no {operation} of {dtype}; it has {', '.join(types)}"
+    return ""

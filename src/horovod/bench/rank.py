@@ -16,17 +16,12 @@ from torch import distributed
 
 import horovod.torch as hvd
 from horovod.bench import plot
-from horovod.bench.check import check
-from horovod.bench.machine import machine, versions
 from horovod.bench.measure import measure
 from horovod.bench.mpi_job import MpiJob, Request, find_mpirun
-from horovod.bench.options import Options
-from horovod.bench.peers import Farandole, Gloo, Limit, Peer, path_taken
-from horovod.bench.progress import Progress
-from horovod.bench.result import LIMIT, OWN, Result
-from horovod.bench.sizes import size_name
-from horovod.bench.table import Table
-from horovod.bench.timing import CALM_CPUS, Timing
+from horovod.bench.options import Options, size_name
+from horovod.bench.output import Progress, Table
+from horovod.bench.peers import Farandole, Gloo, Limit, Peer, check, path_taken
+from horovod.bench.result import CALM_CPUS, LIMIT, OWN, Result, Timing, machine, versions
 from horovod.bench.work import Work, make_work, single
 from horovod.errors import BackendError, HorovodError, LaunchError, PeerLostError
 

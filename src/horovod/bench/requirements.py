@@ -8,9 +8,8 @@ from pathlib import Path
 
 from horovod.bench import plot
 from horovod.bench.mpi_job import find_mpirun
-from horovod.bench.options import Options
-from horovod.bench.served import unserved
-from horovod.bench.sizes import size_name
+from horovod.bench.operations import unserved
+from horovod.bench.options import Options, size_name
 from horovod.bootstrap.place.memory import available_bytes
 
 __all__ = ["unmet"]

@@ -1,17 +1,98 @@
-"""The figures of one operation and size."""
+"""The figures of one operation and size, in the field's definitions, and the machine that they depend on.
+
+*Algorithm bandwidth* is size over time. *Bus bandwidth* multiplies it by what an ideal algorithm moves over
+each rank's link for each byte of the size, so it can be compared between collectives, numbers of ranks, and
+with what the hardware does.
+
+Source: the performance notes of NVIDIA's nccl-tests.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import platform
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
-from horovod.bench.bandwidth import algorithm_bandwidth, bus_factor
-from horovod.bench.timing import Timing
+from horovod.bench.operations import BUS_FACTORS, OPERATIONS
+from horovod.bootstrap.place.control_groups import PROC
+from horovod.bootstrap.place.proc import value_of
 
-__all__ = ["LIMIT", "OWN", "Result"]
+__all__ = [
+    "CALM_CPUS",
+    "LIMIT",
+    "OWN",
+    "Result",
+    "Timing",
+    "algorithm_bandwidth",
+    "bus_factor",
+    "machine",
+    "versions",
+]
+
+
+def machine() -> dict[str, str]:
+    """Processors, memory and system, in words."""
+    cpu = value_of("model name", PROC / "cpuinfo") or platform.machine()
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cpu": f"{os.cpu_count()} x {cpu}",
+        "memory": f"{memory_gib:.0f} GiB",
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def versions(distributions: Iterable[str] = ("farandole", "torch")) -> dict[str, str]:
+    """Of Python and of those ``distributions`` that are installed."""
+    found = {"python": platform.python_version()}
+    for name in distributions:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass  # a source tree, or a library that this run does not need
+    return found
+
+
+CALM_CPUS = 0.35  # a figure is disturbed if other programs used more meanwhile
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call; a call's time is that of its slowest rank."""
+
+    median_s: float
+    p99_s: float
+    min_s: float
+    calls: int
+    others_cpus: float  # CPUs that other programs used meanwhile
+
+    def per(self, operations: int) -> Timing:
+        """The figures per operation, if each call consists of so many operations."""
+        each = (self.median_s / operations, self.p99_s / operations, self.min_s / operations)
+        return Timing(*each, self.calls, self.others_cpus)
+
+
+def bus_factor(operation: str, ranks: int) -> float:
+    """Bytes over a rank's link per byte of the size.
+
+    The size is the input's, for allgather the whole output's.
+
+    Raises:
+        ValueError: no such operation.
+    """
+    if operation in OPERATIONS:
+        return BUS_FACTORS[OPERATIONS[operation].bus](ranks)
+    raise ValueError(f"{operation!r} is no operation: choose from {', '.join(OPERATIONS)}")
+
+
+def algorithm_bandwidth(size_bytes: int, time_s: float) -> float:
+    """GB/s, of 10^9 bytes; 0 where no time was measured."""
+    return size_bytes / time_s / 1e9 if time_s > 0 else 0.0
+
 
 OWN = "farandole"
 LIMIT = "limit"

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from horovod.bench import requirements
-from horovod.bench.operations import OPERATIONS
+from horovod.bench.operations import OPERATIONS, unserved
 from horovod.bench.options import parse
 from horovod.bench.requirements import unmet
-from horovod.bench.served import unserved
 
 
 def test_defaults() -> None:

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.check import Ratio, fallen
 
 from horovod.bench.mpi_job import MpiJob, mpirun_command, mpirun_environment
+from horovod.bench.output import Progress
 from horovod.bench.peers import path_taken
-from horovod.bench.progress import Progress
 from horovod.errors import LaunchError
 
 

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from horovod.bench.bandwidth import algorithm_bandwidth, bus_factor
 from horovod.bench.operations import OPERATIONS
-from horovod.bench.result import Result
-from horovod.bench.table import Table
-from horovod.bench.timing import Timing
+from horovod.bench.output import Table
+from horovod.bench.result import Result, Timing, algorithm_bandwidth, bus_factor
 
 
 def timing(median_s: float) -> Timing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.bench.sizes import parse_size, series, size_name
+from horovod.bench.options import parse_size, series, size_name
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from horovod.bench.check import check
 from horovod.bench.options import DTYPES, OPS
-from horovod.bench.peers import Limit
+from horovod.bench.peers import Limit, check
 from horovod.bench.work import describe_wrong, expected, fill, make_work
 
 

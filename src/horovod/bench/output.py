@@ -1,12 +1,15 @@
-"""Results as a table, one line per size, with the columns that users of nccl-tests know."""
+"""Output for people: results as a table, one line per size, and progress on standard error."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Sequence
+from typing import TextIO
 
 from horovod.bench.result import Result
 
-__all__ = ["Table"]
+__all__ = ["Progress", "Table"]
 
 
 class Table:
@@ -66,3 +69,44 @@ def _figure(value: float) -> str:
     if value >= 1000:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+
+
+_EVERY_S = 2.0
+_ERASE = "\x1b[K"
+
+
+class Progress:
+    """Says what is measured now.
+
+    Args:
+        mode: "line": one line that changes; "lines": a line when it has been a while; "none"; "auto": whether
+            ``stream`` is a terminal.
+        steps: measurements in all.
+    """
+
+    def __init__(self, mode: str, steps: int, stream: TextIO = sys.stderr) -> None:
+        self._mode = ("line" if stream.isatty() else "lines") if mode == "auto" else mode
+        self._steps = steps
+        self._done = 0
+        self._stream = stream
+        self._said_at = time.monotonic()
+
+    def step(self, text: str) -> None:
+        """The next measurement begins."""
+        share = f"{100 * self._done // max(1, self._steps)} %"
+        self._done += 1
+        if self._mode == "line":
+            # The carriage return comes last: a launcher forwards a line when it ends.
+            self._say(f"{_ERASE}{share}: {text}\r")
+        elif self._mode == "lines" and time.monotonic() - self._said_at >= _EVERY_S:
+            self._said_at = time.monotonic()
+            self._say(f"{share}: {text}\n")
+
+    def clear(self) -> None:
+        """Make room for other output."""
+        if self._mode == "line":
+            self._say(f"{_ERASE}\r")
+
+    def _say(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
