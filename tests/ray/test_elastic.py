@@ -29,7 +29,7 @@ from tests.ray.session import HEAD_CPUS, OTHER_CPUS, WHOLE, in_ray
 
 from horovod.ray import ElasticRayExecutor, RayExecutor, fleet, nodes, ray_logger
 from horovod.ray.elastic import RayHostDiscovery as FormerDiscovery
-from horovod.ray.elastic_actors import NodeProbe, Process
+from horovod.ray.elastic_actors import ActorProcess, NodeProbe
 from horovod.ray.elastic_v2 import RayHostDiscovery, TestDiscovery
 
 whole = pytest.mark.skipif(not WHOLE, reason="takes long: the full matrix runs it")
@@ -64,7 +64,7 @@ def train(steps: int, dies_at: int) -> tuple[int, int, float, int]:
 class SlowProbe(NodeProbe):
     """As on a node with much to do."""
 
-    def kill(self, process: Process) -> None:
+    def kill(self, process: ActorProcess) -> None:
         time.sleep(1)
         super().kill(process)
 

@@ -29,7 +29,19 @@ _LAUNCHING = ("launch", "bootstrap", "spark", "ray", "runner")
 _WEAK = re.compile(r"(What|Which|How|Where|Whether|Who|It|Those|That|Its|Their)\b")
 _SMALL = 60
 _OF_THE_INTERFACE = frozenset(
-    {"Compression", "DistributedOptimizer", "ElasticSampler", "SyncBatchNorm", "SyncBatchNormalization"}
+    {
+        "Backend",  # of collectives, and of estimators
+        "Compression",
+        "DistributedOptimizer",
+        "ElasticSampler",
+        "ParquetDataModule",
+        "RayHostDiscovery",
+        "SyncBatchNorm",
+        "SyncBatchNormalization",
+        "TestDiscovery",
+        "TorchEstimator",
+        "TorchModel",
+    }
 )
 """Names that the interface itself has in several modules."""
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from horovod.bench.measure import measure
-from horovod.bench.mpi_job import Request
+from horovod.bench.mpi_job import MpiRequest
 from horovod.bench.operations import MPI_OPS, MPI_TYPES, OPERATIONS
 from horovod.bench.peers import Peer, check, parts
 from horovod.bench.work import Work, make_work
@@ -92,9 +92,9 @@ class _Server:
 
     def __init__(self, peer: MpiPeer) -> None:
         self._peer = peer
-        self._made: tuple[Request, list[Work]] | None = None
+        self._made: tuple[MpiRequest, list[Work]] | None = None
 
-    def answer(self, request: Request) -> dict[str, Any]:
+    def answer(self, request: MpiRequest) -> dict[str, Any]:
         peer, same = self._peer, dataclasses.replace(request, check=False)
         if self._made is None or self._made[0] != same:
             self._made = None  # so that the old tensors are freed first
@@ -107,7 +107,7 @@ class _Server:
         timing = measure(peer, call, min_time_s=request.min_time_s, max_calls=request.max_calls)
         return {"rank": peer.rank, "error": "", "timing": dataclasses.asdict(timing)}
 
-    def _work(self, request: Request, number: int) -> Work:
+    def _work(self, request: MpiRequest, number: int) -> Work:
         return make_work(
             request.operation,
             request.size_bytes,
@@ -126,7 +126,7 @@ def main() -> None:
         connection.connect(sys.argv[1])
         with connection.makefile("rw") as lines:
             for line in lines:
-                lines.write(json.dumps(server.answer(Request(**json.loads(line)))) + "\n")
+                lines.write(json.dumps(server.answer(MpiRequest(**json.loads(line)))) + "\n")
                 lines.flush()
 
 

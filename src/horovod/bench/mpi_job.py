@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from horovod.errors import BackendError, LaunchError
 
-__all__ = ["MpiJob", "Request", "find_mpirun", "mpirun_command", "mpirun_environment"]
+__all__ = ["MpiJob", "MpiRequest", "find_mpirun", "mpirun_command", "mpirun_environment"]
 
 _START_TIMEOUT_S = 60.0
 _REPLY_TIMEOUT_S = 300.0
@@ -31,7 +31,7 @@ _LAST_LINES = 10
 
 
 @dataclass(frozen=True)
-class Request:
+class MpiRequest:
     """Request for the next measurement. ``check``: check first that the result is right."""
 
     operation: str
@@ -118,7 +118,7 @@ class MpiJob:
             with connection:  # the file keeps it open
                 self._lines.append(connection.makefile("rw"))
 
-    def measure(self, request: Request) -> dict[str, Any]:
+    def measure(self, request: MpiRequest) -> dict[str, Any]:
         """Let all processes measure; the fields of a ``Timing``.
 
         Raises:

@@ -9,10 +9,10 @@ from typing import TextIO
 
 from horovod.bench.result import Result
 
-__all__ = ["Progress", "Table"]
+__all__ = ["ProgressLine", "ResultTable"]
 
 
-class Table:
+class ResultTable:
     """Lines of one width.
 
     Args:
@@ -75,7 +75,7 @@ _EVERY_S = 2.0
 _ERASE = "\x1b[K"
 
 
-class Progress:
+class ProgressLine:
     """Says what is measured now.
 
     Args:

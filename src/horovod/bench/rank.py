@@ -17,9 +17,9 @@ from torch import distributed
 import horovod.torch as hvd
 from horovod.bench import plot
 from horovod.bench.measure import measure
-from horovod.bench.mpi_job import MpiJob, Request, find_mpirun
+from horovod.bench.mpi_job import MpiJob, MpiRequest, find_mpirun
 from horovod.bench.options import Options, size_name
-from horovod.bench.output import Progress, Table
+from horovod.bench.output import ProgressLine, ResultTable
 from horovod.bench.peers import Farandole, Gloo, Limit, Peer, check, path_taken
 from horovod.bench.result import CALM_CPUS, LIMIT, OWN, Result, Timing, machine, versions
 from horovod.bench.work import Work, make_work, single
@@ -136,10 +136,10 @@ class _Bench:
             for operation in options.operations
             for size in ((0,) if operation == "barrier" else options.sizes)
         ]
-        progress = Progress(
+        progress = ProgressLine(
             options.progress if self._tells else "none", len(cases) * len(self._libraries) * options.rounds
         )
-        table = Table(options.compare)
+        table = ResultTable(options.compare)
         seen, disturbed = "", 0.0
         if self._tells:
             print(self._introduction(), flush=True)
@@ -184,7 +184,7 @@ class _Bench:
             ]
         )
 
-    def _result(self, operation: str, size: int, progress: Progress) -> Result | None:
+    def _result(self, operation: str, size: int, progress: ProgressLine) -> Result | None:
         """The result; only rank 0 has it."""
         options = self._options
         works: list[Work] = []
@@ -272,7 +272,7 @@ class _Bench:
         if self._mpi is None:
             return None
         options = self._options
-        request = Request(
+        request = MpiRequest(
             operation=operation,
             dtype=options.dtype,
             op=options.op,

@@ -20,7 +20,7 @@ from horovod.ray.worker import leave_outer_job
 from horovod.runtime import lifecycle
 from horovod.runtime.ending import describe
 
-__all__ = ["ElasticWorker", "Facts", "NodeProbe", "Process", "Reply"]
+__all__ = ["ElasticWorker", "Facts", "NodeProbe", "ActorProcess", "Reply"]
 
 
 class Facts(NamedTuple):
@@ -30,7 +30,7 @@ class Facts(NamedTuple):
     cores: int
 
 
-class Process(NamedTuple):
+class ActorProcess(NamedTuple):
     """``started``: ticks from boot; with it no later process of this number is taken for it."""
 
     pid: int
@@ -54,12 +54,12 @@ class NodeProbe:
     def ping(self) -> None:
         """Return, as a sign of life."""
 
-    def kill(self, process: Process) -> None:
+    def kill(self, process: ActorProcess) -> None:
         """A worker, also one that is stopped. No effect if it has ended."""
         if _lives(process):
             os.kill(process.pid, signal.SIGKILL)
 
-    def pass_on(self, workers: Mapping[int, Process], signum: int) -> tuple[list[int], list[int]]:
+    def pass_on(self, workers: Mapping[int, ActorProcess], signum: int) -> tuple[list[int], list[int]]:
         """Send a signal to the workers, by number, that have a handler for it.
 
         Returns:
@@ -69,7 +69,7 @@ class NodeProbe:
         return pass_on(there, dict(every_process()), signum)
 
 
-def _lives(process: Process) -> bool:
+def _lives(process: ActorProcess) -> bool:
     stat = stat_of(process.pid)
     return stat is not None and stat.started == process.started
 
@@ -79,14 +79,14 @@ class ElasticWorker:
 
     _began = False
 
-    def begin(self, environment: Mapping[str, str], queue: Any) -> Process:
+    def begin(self, environment: Mapping[str, str], queue: Any) -> ActorProcess:
         """Be a worker of this job, whose messages go to ``queue``."""
         leave_outer_job()
         os.environ.update(environment)
         ray_logger.configure(queue)
         self._began = True
         stat = stat_of(os.getpid())
-        return Process(os.getpid(), stat.started if stat is not None else 0)
+        return ActorProcess(os.getpid(), stat.started if stat is not None else 0)
 
     def node_id(self) -> str:
         """Of Ray's node."""

@@ -25,7 +25,7 @@ from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
 from horovod.ray.fleet import ActorFleet, Wanted
 from horovod.ray.messages import listening_beside
 from horovod.ray.nodes import NodeNames, describe_resources, require_ray
-from horovod.ray.worker import Call
+from horovod.ray.worker import FunctionCall
 
 __all__ = ["ElasticAdapter", "ElasticParams", "RayHostDiscovery", "TestDiscovery"]
 
@@ -137,7 +137,7 @@ class ElasticAdapter(Adapter):
         callbacks: Callbacks | None = None,
     ) -> list[Any]:
         arguments = checks.arguments_of("RayExecutor.run", args, kwargs)
-        return self._run("run", fn, arguments, Call(fn, *arguments), callbacks)
+        return self._run("run", fn, arguments, FunctionCall(fn, *arguments), callbacks)
 
     def run_remote(
         self,

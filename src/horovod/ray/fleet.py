@@ -32,7 +32,7 @@ from horovod.launch.contracts.events import (
 from horovod.launch.contracts.fleet import FleetPlan, FleetWorker, Request
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import RESULT, Output
-from horovod.ray.elastic_actors import ElasticWorker, NodeProbe, Process, Reply
+from horovod.ray.elastic_actors import ActorProcess, ElasticWorker, NodeProbe, Reply
 from horovod.ray.nodes import NodeNames, describe_resources, on_node
 from horovod.runtime.ending import describe
 
@@ -72,7 +72,7 @@ class _Worker:
     node: str
     actor: Any
     since: float = field(default_factory=time.monotonic)
-    process: Process | None = None
+    process: ActorProcess | None = None
     told: int = 0
     """The signal that it was to end by."""
     ended: bool = False
@@ -152,7 +152,7 @@ class ActorFleet:
 
     def pass_on(self, signum: int) -> None:
         """By the probes of the nodes: Ray itself sends no signals."""
-        by_node: dict[str, dict[int, Process]] = {}
+        by_node: dict[str, dict[int, ActorProcess]] = {}
         for number, worker in self._workers.items():
             if worker.process is not None:
                 by_node.setdefault(worker.node, {})[number] = worker.process

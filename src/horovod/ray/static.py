@@ -17,7 +17,7 @@ from horovod.ray.failures import ActorFailed, Member, await_members, first_answe
 from horovod.ray.messages import listening
 from horovod.ray.nodes import connection
 from horovod.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy
-from horovod.ray.worker import Call
+from horovod.ray.worker import FunctionCall
 from horovod.runner.common.util.timeout import Timeout
 
 __all__ = ["StaticAdapter", "StaticParams"]
@@ -258,7 +258,7 @@ class StaticAdapter(Adapter):
     ) -> list[Any]:
         checks.function(f"RayExecutor.{what}", fn)
         arguments = checks.arguments_of(f"RayExecutor.{what}", args, kwargs)
-        (call,) = shipped(f"RayExecutor.{what}", fn, *arguments, parts=(Call(fn, *arguments),))
+        (call,) = shipped(f"RayExecutor.{what}", fn, *arguments, parts=(FunctionCall(fn, *arguments),))
         return self._submit(members, call)
 
     def _submit(self, members: Sequence[Member], function: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.errors import InvalidArgumentError
 from horovod.ray import ray_logger
 
-__all__ = ["BaseHorovodWorker", "Call", "leave_outer_job"]
+__all__ = ["BaseHorovodWorker", "FunctionCall", "leave_outer_job"]
 
 _OF_OTHERS = ("HOROVOD_ELASTIC", WORKER_VARIABLE, SOCKET_VARIABLE)
 
@@ -99,7 +99,7 @@ class BaseHorovodWorker:
         ray_logger.configure(queue)
 
 
-class Call:
+class FunctionCall:
     """A function with its arguments, as a function of the executable, which it has no use for."""
 
     def __init__(self, fn: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:

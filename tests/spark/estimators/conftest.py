@@ -22,11 +22,11 @@ class InProcess(Backend):
         kwargs: Mapping[str, Any] | None = None,
         env: Mapping[str, str | None] | None = None,
     ) -> list[Any]:
-        framework, job = args
+        training, run = args
         try:
-            return [fn(framework, job)]
+            return [fn(training, run)]
         finally:
-            import_module(framework.frontend).shutdown()
+            import_module(training.frontend).shutdown()
 
     def num_processes(self) -> int:
         return 1

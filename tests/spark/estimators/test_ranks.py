@@ -97,15 +97,15 @@ def test_a_checkpoint_from_a_store_runs_no_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["torch", "lightning"])
 def test_ranks_resume_from_no_checkpoint_that_runs_code(tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    from horovod.spark.common.training import Columns, Job
+    from horovod.spark.common.training import Columns, TrainingRun
     from horovod.spark.torch.packing import PackedModule, PackedOptimizer, as_bytes
 
     model = torch.nn.Linear(1, 1)
     packed = PackedModule.of(model), PackedOptimizer.of(torch.optim.SGD(model.parameters(), lr=0.1), model)
     spoilt = as_bytes({"model": model.state_dict(), "epoch": 1, "more": Trap(tmp_path / "trap")})
     columns = Columns(("x",), ("y",))
-    job = Job(None, "mine", "checkpoint", spoilt, None, {}, columns, 1, 1, 0, None, False, 0)
-    rank = Rank(job, World(), None, str(tmp_path), None)
+    run = TrainingRun(None, "mine", "checkpoint", spoilt, None, {}, columns, 1, 1, 0, None, False, 0)
+    rank = Rank(run, World(), None, str(tmp_path), None)
     if name == "torch":
         from horovod.spark.torch.training import TorchTraining
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.check import Ratio, fallen
 
 from horovod.bench.mpi_job import MpiJob, mpirun_command, mpirun_environment
-from horovod.bench.output import Progress
+from horovod.bench.output import ProgressLine
 from horovod.bench.peers import path_taken
 from horovod.errors import LaunchError
 
@@ -24,7 +24,7 @@ def test_path_is_the_one_with_most_new_operations() -> None:
 
 def test_progress_changes_one_line_and_clears_it() -> None:
     stream = io.StringIO()
-    progress = Progress("line", 4, stream)
+    progress = ProgressLine("line", 4, stream)
     progress.step("first")
     progress.step("second")
     progress.clear()
@@ -34,7 +34,7 @@ def test_progress_changes_one_line_and_clears_it() -> None:
 @pytest.mark.parametrize("mode", ["none", "auto", "lines"])
 def test_progress_does_not_flood_what_is_no_terminal(mode: str) -> None:
     stream = io.StringIO()
-    progress = Progress(mode, 1000, stream)
+    progress = ProgressLine(mode, 1000, stream)
     for _ in range(1000):
         progress.step("again")
     progress.clear()

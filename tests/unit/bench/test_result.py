@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from horovod.bench.operations import OPERATIONS
-from horovod.bench.output import Table
+from horovod.bench.output import ResultTable
 from horovod.bench.result import Result, Timing, algorithm_bandwidth, bus_factor
 
 
@@ -92,7 +92,7 @@ def test_times_of_several_in_flight_are_per_operation() -> None:
 
 
 def test_table_says_names_units_and_figures() -> None:
-    table = Table(["gloo"])
+    table = ResultTable(["gloo"])
     names, units = table.head().splitlines()
     assert names.split() == [
         *("#", "size", "count", "type", "op", "time", "p99", "algbw", "busbw", "limit", "path"),
@@ -107,7 +107,7 @@ def test_table_says_names_units_and_figures() -> None:
 
 
 def test_columns_of_the_table_stand_below_their_names() -> None:
-    table = Table(["gloo", "mpi"])
+    table = ResultTable(["gloo", "mpi"])
     timings = {"farandole": [1.5e-6], "limit": [1e-6], "gloo": [1.236e-4], "mpi": [2e-6]}
     names, row = table.head().splitlines()[0], table.row(result(timings=timings))
     assert len(names) == len(row)
@@ -116,7 +116,7 @@ def test_columns_of_the_table_stand_below_their_names() -> None:
 
 
 def test_barrier_has_no_bandwidth() -> None:
-    row = Table().row(result("barrier", timings={"farandole": [1e-6]}, size_bytes=0))
+    row = ResultTable().row(result("barrier", timings={"farandole": [1e-6]}, size_bytes=0))
     assert row.split() == ["0", "0", "-", "-", "1.00", "2.00", "-", "-", "-", "-"]
 
 

@@ -15,9 +15,9 @@ from horovod.errors import InvalidArgumentError
 from horovod.spark.common.backend import Backend, SparkBackend
 from horovod.spark.common.columns import WITHOUT_NUMBERS, class_of, data_type_to_str, element_of
 from horovod.spark.common.params import EstimatorParams
-from horovod.spark.common.serialization import Saved, require_picklable
+from horovod.spark.common.serialization import Saveable, require_picklable
 from horovod.spark.common.store import Store
-from horovod.spark.common.training import Columns, Framework, Job, row_shape, train_on_rank
+from horovod.spark.common.training import Columns, Training, TrainingRun, row_shape, train_on_rank
 from horovod.spark.common.util import (
     check_shape_compatibility,
     check_validation,
@@ -45,7 +45,7 @@ _SHIPPED = (
 )
 
 
-class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
+class HorovodEstimator(EstimatorParams, Saveable, Estimator):  # type: ignore[misc]
     """An estimator whose training runs in several processes."""
 
     run_prefix: str
@@ -58,7 +58,7 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
         """The class of what :meth:`fit` returns."""
 
     @abstractmethod
-    def _framework(self) -> Framework:
+    def _training(self) -> Training:
         """Make the training that goes to the ranks. Raises for parameters that make no sense."""
 
     @abstractmethod
@@ -103,11 +103,11 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
         """Batches of an epoch, for so many rows."""
 
     @abstractmethod
-    def _trained(self, framework: Any, checkpoint: bytes) -> dict[str, Any]:
+    def _trained(self, training: Any, checkpoint: bytes) -> dict[str, Any]:
         """The trained model and what else the class of models wants of the checkpoint, by parameter.
 
         Args:
-            framework: what :meth:`_framework` returned.
+            training: what :meth:`_training` returned.
         """
 
     def _shapes(self) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
         With ``validation`` set, to whatever, the validation data of the store is used.
         """
         estimator = self.copy(dict(params)) if params else self
-        backend, framework = estimator._checked()
+        backend, training = estimator._checked()
         store = estimator._value("store")
         data = get_simple_meta_from_parquet(
             store,
@@ -153,12 +153,12 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
             estimator._value("sample_weight_col"),
             dataset_idx,
         )
-        return estimator._train(backend, framework, dataset_idx, data)
+        return estimator._train(backend, training, dataset_idx, data)
 
     def _fit(self, dataset: Any) -> Any:
         if self._value("feature_cols") is None and self._value("label_cols") is not None:
             return self.copy({self.getParam("feature_cols"): self._features_of(dataset)})._fit(dataset)
-        backend, framework = self._checked()
+        backend, training = self._checked()
         check_validation(self._value("validation"), dataset)
         self._check_columns(dataset)
         preparing = prepare_data(
@@ -181,10 +181,10 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
             check_shape_compatibility(
                 metadata, self._value("feature_cols"), self._value("label_cols"), **self._shapes()
             )
-            return self._train(backend, framework, index, data)
+            return self._train(backend, training, index, data)
 
     def _train(
-        self, backend: Backend, framework: Framework, index: int | None, data: tuple[int, int, Any, float]
+        self, backend: Backend, training: Training, index: int | None, data: tuple[int, int, Any, float]
     ) -> Any:
         train_rows, val_rows, metadata, _ = data
         validates = self._value("validation") not in (None, 0, "")
@@ -194,17 +194,17 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
                 "are for training. Take a larger share, or None."
             )
         run_id = self._value("run_id") or f"{self.run_prefix}_{int(time.time())}"
-        job = self._job(backend, index, run_id, train_rows, val_rows if validates else 0, metadata)
-        results = backend.run(train_on_rank, args=(framework, job), env=self._environment())
+        run = self._run(backend, index, run_id, train_rows, val_rows if validates else 0, metadata)
+        results = backend.run(train_on_rank, args=(training, run), env=self._environment())
         history, checkpoint = results[0]
-        trained = self._trained(framework, checkpoint)
+        trained = self._trained(training, checkpoint)
         model, optimizer = trained.pop("model"), trained.pop("optimizer", None)
         arguments = self._get_model_kwargs(model, history, optimizer, run_id, metadata)
         return self.get_model_class()(**{**trained, **arguments})
 
-    def _job(
+    def _run(
         self, backend: Backend, index: int | None, run_id: str, train_rows: int, val_rows: int, metadata: Any
-    ) -> Job:
+    ) -> TrainingRun:
         store = self._value("store")
         remote = store.to_remote(run_id, index)
         batch = self._value("batch_size")
@@ -243,7 +243,7 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
             "continuous_cols": self._value("continuous_cols") or [],
             "categorical_cols": self._value("categorical_cols") or [],
         }
-        return Job(
+        return TrainingRun(
             store=remote,
             run_id=run_id,
             checkpoint_name=name,
@@ -280,7 +280,7 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
 
     # -- what is checked on the driver ----------------------------------------------------------------------
 
-    def _checked(self) -> tuple[Backend, Framework]:
+    def _checked(self) -> tuple[Backend, Training]:
         """Check the parameters; return the backend and the training that the ranks run."""
         name = type(self).__name__
         for parameter in ("model", "store", "label_cols", "feature_cols"):
@@ -292,7 +292,7 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
                 DeprecationWarning,
                 stacklevel=5,
             )
-        framework = self._framework()
+        training = self._training()
         # Before data are written, which may take long.
         require_picklable(name, {each: self._value(each) for each in _SHIPPED if self.hasParam(each)})
         backend, store = self._get_or_create_backend(), self._value("store")
@@ -300,7 +300,7 @@ class HorovodEstimator(EstimatorParams, Saved, Estimator):  # type: ignore[misc]
             raise InvalidArgumentError(
                 f"{name}: store must be a Store, not {type(store).__name__}: Store.create({store!r})."
             )
-        return backend, framework
+        return backend, training
 
     def _get_or_create_backend(self) -> Backend:
         """Return the backend that runs the ranks; subclasses may choose another default."""

@@ -34,7 +34,7 @@ from horovod.spark.common.columns import (
     is_vector,
 )
 from horovod.spark.common.params import ModelParams
-from horovod.spark.common.serialization import Saved, Shipped
+from horovod.spark.common.serialization import Saveable, Shipped
 
 __all__ = ["BatchPrediction", "HorovodModel", "Predict", "Predictor", "RowPrediction"]
 
@@ -165,7 +165,7 @@ def _series(parts: Sequence[Any], wide: bool) -> Any:
 _OUTPUTS = "__horovod_outputs"
 
 
-class HorovodModel(ModelParams, Saved, Model):  # type: ignore[misc]
+class HorovodModel(ModelParams, Saveable, Model):  # type: ignore[misc]
     """A trained model."""
 
     @abstractmethod

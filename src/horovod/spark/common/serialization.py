@@ -19,13 +19,13 @@ from horovod.errors import InvalidArgumentError
 from horovod.launch.calls.functions import pack_call, unpack_call
 from horovod.launch.calls.unpicklable import why_value_unpicklable
 
-__all__ = ["Saved", "Shipped", "require_picklable"]
+__all__ = ["Saveable", "Shipped", "require_picklable"]
 
 # Where a stage runs and keeps its data is of the session that saved it.
 _OF_THE_SESSION = frozenset({"backend", "store"})
 
 
-class Saved(MLReadable, MLWritable):  # type: ignore[misc]
+class Saveable(MLReadable, MLWritable):  # type: ignore[misc]
     """Base of classes that can be saved and loaded: ``instance.save(path)``, ``Class.load(path)``. The
     backend and the store are not saved; set them again before :meth:`fit`.
     """

@@ -14,7 +14,7 @@ from typing import Any
 from horovod.errors import InvalidArgumentError
 from horovod.spark.task import get_available_devices
 
-__all__ = ["Columns", "Framework", "Job", "Rank", "row_shape", "train_on_rank"]
+__all__ = ["Columns", "Training", "TrainingRun", "Rank", "row_shape", "train_on_rank"]
 
 _USE_LOCAL_RANK = "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX"
 
@@ -61,7 +61,7 @@ def row_shape(shape: Any) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingRun:
     """A training run, as all ranks know it.
 
     Attributes:
@@ -99,7 +99,7 @@ class Rank:
         gpu: number of its GPU; None: it computes on the CPU.
     """
 
-    job: Job
+    run: TrainingRun
     hvd: Any
     data: Any
     directory: str
@@ -112,11 +112,11 @@ class Rank:
 
     @property
     def talkative(self) -> bool:
-        return self.first and self.job.verbose > 0
+        return self.first and self.run.verbose > 0
 
     @property
     def checkpoint_path(self) -> str:
-        return os.path.join(self.directory, self.job.checkpoint_name)
+        return os.path.join(self.directory, self.run.checkpoint_name)
 
     def steps_of(self, batches: Iterable[Any], steps: int) -> Iterator[Any]:
         """So many batches.
@@ -135,11 +135,11 @@ class Rank:
 
     def save(self) -> None:
         """Bring what is in the directory to the store: after every epoch, on rank 0."""
-        if self.first and self.job.store.saving_runs:
-            self.job.store.sync(self.directory)
+        if self.first and self.run.store.saving_runs:
+            self.run.store.sync(self.directory)
 
 
-class Framework(ABC):
+class Training(ABC):
     """The part of a training run that is different for each framework. It travels to the ranks."""
 
     frontend: str
@@ -149,10 +149,10 @@ class Framework(ABC):
     def gpu_available(self) -> bool:
         """Return whether the framework can compute on a GPU in this process."""
 
-    def data(self, job: Job, rank: int, size: int) -> AbstractContextManager[Any]:
+    def data(self, run: TrainingRun, rank: int, size: int) -> AbstractContextManager[Any]:
         """The data module of a rank."""
-        found: AbstractContextManager[Any] = job.data_module(
-            **job.data_arguments, cur_shard=rank, shard_count=size
+        found: AbstractContextManager[Any] = run.data_module(
+            **run.data_arguments, cur_shard=rank, shard_count=size
         )
         return found
 
@@ -161,21 +161,21 @@ class Framework(ABC):
         """Train; returns what was measured. At the end rank 0 has its last checkpoint in its directory."""
 
 
-def train_on_rank(framework: Framework, job: Job) -> tuple[Any, bytes] | None:
+def train_on_rank(training: Training, run: TrainingRun) -> tuple[Any, bytes] | None:
     """Train on this rank; returns on rank 0 what was measured and the last checkpoint.
 
     Raises:
         RuntimeError: some ranks have a GPU and others have none.
         InvalidArgumentError: no checkpoint was written.
     """
-    hvd = import_module(framework.frontend)
+    hvd = import_module(training.frontend)
     hvd.init()
-    gpu = _gpu(framework, job, hvd)
+    gpu = _gpu(training, run, hvd)
     with ExitStack() as stack:
-        directory = stack.enter_context(job.store.get_local_output_dir())
-        data = stack.enter_context(framework.data(job, hvd.rank(), hvd.size()))
-        rank = Rank(job, hvd, data, str(directory), gpu)
-        history = framework.train(rank)
+        directory = stack.enter_context(run.store.get_local_output_dir())
+        data = stack.enter_context(training.data(run, hvd.rank(), hvd.size()))
+        rank = Rank(run, hvd, data, str(directory), gpu)
+        history = training.train(rank)
         if not rank.first:
             return None
         rank.save()
@@ -184,14 +184,14 @@ def train_on_rank(framework: Framework, job: Job) -> tuple[Any, bytes] | None:
                 return history, file.read()
         except FileNotFoundError:
             raise InvalidArgumentError(
-                f"Run {job.run_id} has saved no model: no callback has written {job.checkpoint_name}. Let "
+                f"Run {run.run_id} has saved no model: no callback has written {run.checkpoint_name}. Let "
                 "that which saves it do so at least once: what it monitors must be measured."
             ) from None
 
 
-def _gpu(framework: Framework, job: Job, hvd: Any) -> int | None:
+def _gpu(training: Training, run: TrainingRun, hvd: Any) -> int | None:
     """The number of this rank's GPU, on which all ranks agree that there are some."""
-    available = framework.gpu_available()
+    available = training.gpu_available()
     everywhere = hvd.allgather_object(available)
     if len(set(everywhere)) > 1:
         without = [str(rank) for rank, there in enumerate(everywhere) if not there]
@@ -199,8 +199,8 @@ def _gpu(framework: Framework, job: Job, hvd: Any) -> int | None:
             f"Of {len(everywhere)} ranks {len(without)} can use no GPU (rank {', '.join(without)}), and the "
             "others can. Give all tasks a GPU, or none; or set use_gpu to False."
         )
-    if not available or not job.use_gpu:
-        if available and hvd.rank() == 0 and job.verbose:
+    if not available or not run.use_gpu:
+        if available and hvd.rank() == 0 and run.verbose:
             print("There are GPUs, which are not used: use_gpu is False.", flush=True)
         return None
     assigned = get_available_devices()

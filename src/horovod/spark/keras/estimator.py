@@ -13,7 +13,7 @@ from horovod.spark.keras.model import KerasModel, packed, unpacked
 from horovod.spark.keras.packing import (
     SUFFIX,
     KerasSetting,
-    PackedOptimizer,
+    LegacyOptimizer,
     as_bytes,
     from_bytes,
     names_of,
@@ -86,7 +86,7 @@ class KerasEstimator(HorovodEstimator):
     def _environment(self) -> dict[str, str | None]:
         return {**self._value("backend_env"), **KerasSetting.of(self._value("model")).environment()}
 
-    def _framework(self) -> KerasTraining:
+    def _training(self) -> KerasTraining:
         name, model, loss = type(self).__name__, self._value("model"), self._value("loss")
         setting = KerasSetting.of(model)
         keras = setting.module()
@@ -117,7 +117,7 @@ class KerasEstimator(HorovodEstimator):
             )
         optimizer = None if loss is None else keras.optimizers.get(optimizer)
         if setting.legacy and optimizer is not None:
-            optimizer = PackedOptimizer(type(optimizer), optimizer.get_config())
+            optimizer = LegacyOptimizer(type(optimizer), optimizer.get_config())
         kind = LegacyKerasTraining if setting.legacy else KerasTraining
         return kind(
             setting=setting,
@@ -132,10 +132,10 @@ class KerasEstimator(HorovodEstimator):
             checkpoint_callback=checkpoint,
         )
 
-    def _trained(self, framework: KerasTraining, checkpoint: bytes) -> dict[str, Any]:
-        names = dict(framework.custom_objects)
-        model = from_bytes(checkpoint, framework.setting.module().saving.load_model, custom_objects=names)
-        return {"model": model, "custom_objects": names, "_floatx": framework.setting.floatx}
+    def _trained(self, training: KerasTraining, checkpoint: bytes) -> dict[str, Any]:
+        names = dict(training.custom_objects)
+        model = from_bytes(checkpoint, training.setting.module().saving.load_model, custom_objects=names)
+        return {"model": model, "custom_objects": names, "_floatx": training.setting.floatx}
 
     def _get_model_kwargs(
         self, model: Any, history: Any, optimizer: Any, run_id: str, metadata: Any

@@ -17,7 +17,7 @@ from horovod.errors import ConfigError
 __all__ = [
     "SUFFIX",
     "KerasSetting",
-    "PackedOptimizer",
+    "LegacyOptimizer",
     "as_bytes",
     "from_bytes",
     "is_legacy",
@@ -89,7 +89,7 @@ def is_legacy(model: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class PackedOptimizer:
+class LegacyOptimizer:
     """An optimizer of ``tf_keras``, which cannot be pickled: it has variables."""
 
     kind: type

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from horovod.errors import InvalidArgumentError
-from horovod.spark.common.training import Columns, Framework, Rank
-from horovod.spark.keras.packing import KerasSetting, PackedOptimizer, from_bytes
+from horovod.spark.common.training import Columns, Rank, Training
+from horovod.spark.keras.packing import KerasSetting, LegacyOptimizer, from_bytes
 
 __all__ = ["KerasTraining", "LegacyKerasTraining", "model_inputs", "validation_set"]
 
 
 @dataclass(frozen=True)
-class KerasTraining(Framework):
+class KerasTraining(Training):
     """Training with Keras; the attributes are parameters of the estimator.
 
     Attributes:
@@ -45,23 +45,23 @@ class KerasTraining(Framework):
     def train(self, rank: Rank) -> dict[str, list[float]]:
         self.setting.apply()
         keras = self.setting.module()
-        job, data = rank.job, rank.data
-        if job.seed is not None:
-            keras.utils.set_random_seed(job.seed)
+        run, data = rank.run, rank.data
+        if run.seed is not None:
+            keras.utils.set_random_seed(run.seed)
         with _device(self, rank):
             model = self._compiled(rank)
             optional: dict[str, Any] = {}
-            if job.val_steps:
+            if run.val_steps:
                 held_out = data.val_data()
                 optional["validation_data"] = validation_set(
                     getattr(keras.utils, "PyDataset", None) or keras.utils.Sequence,
-                    lambda: _batches(held_out, model, job.columns),
-                    job.val_steps,
+                    lambda: _batches(held_out, model, run.columns),
+                    run.val_steps,
                 )
             found = model.fit(
-                _batches(data.train_data(), model, job.columns),
-                steps_per_epoch=job.train_steps,
-                epochs=job.epochs,
+                _batches(data.train_data(), model, run.columns),
+                steps_per_epoch=run.train_steps,
+                epochs=run.epochs,
                 callbacks=self._callbacks(rank),
                 verbose=2 if rank.talkative else 0,
                 shuffle=False,  # the reader does it
@@ -71,23 +71,23 @@ class KerasTraining(Framework):
 
     def _compiled(self, rank: Rank) -> Any:
         """The model, with an optimizer that exchanges gradients and has the learning rate of all ranks."""
-        keras, hvd, job = self.setting.module(), rank.hvd, rank.job
+        keras, hvd, run = self.setting.module(), rank.hvd, rank.run
         compression = self.gradient_compression or hvd.Compression.none
-        if job.checkpoint is not None or self.loss is None:
+        if run.checkpoint is not None or self.loss is None:
             model = from_bytes(
-                job.checkpoint or self.model,
+                run.checkpoint or self.model,
                 hvd.load_model,
                 custom_objects=self.custom_objects,
                 compression=compression,
             )
-            if job.checkpoint is not None:
-                self._check_earlier(model, job.run_id)
+            if run.checkpoint is not None:
+                self._check_earlier(model, run.run_id)
         else:
             model = from_bytes(
                 self.model, keras.saving.load_model, custom_objects=self.custom_objects, compile=False
             )
             optimizer = self.optimizer
-            if isinstance(optimizer, PackedOptimizer):
+            if isinstance(optimizer, LegacyOptimizer):
                 optimizer = optimizer.optimizer()
             model.compile(
                 optimizer=hvd.DistributedOptimizer(optimizer, compression=compression),
@@ -167,7 +167,7 @@ def _tensorboard(keras: Any, rank: Rank, boards: Sequence[Any]) -> list[Any]:
     if not found and all(map(importlib.util.find_spec, ("tensorboard", "tensorflow"))):
         found = [keras.callbacks.TensorBoard()]
     for board in found:
-        board.log_dir = os.path.join(rank.directory, rank.job.store.logs_subdir)
+        board.log_dir = os.path.join(rank.directory, rank.run.store.logs_subdir)
     return found
 
 

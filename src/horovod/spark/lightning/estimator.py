@@ -11,7 +11,7 @@ from pyspark.ml.param import TypeConverters
 from horovod.errors import InvalidArgumentError
 from horovod.spark.common.model import Predictor
 from horovod.spark.common.params import Parameter, parameters, positive
-from horovod.spark.common.training import Job
+from horovod.spark.common.training import TrainingRun
 from horovod.spark.lightning.datamodule import ParquetDataModule, check_plain, is_plain
 from horovod.spark.lightning.modules import PREFIX, is_lightning
 from horovod.spark.lightning.training import LightningTraining
@@ -117,7 +117,7 @@ class TorchEstimator(TorchLosses):
             "transformation": self._value("transformation_fn"),
         }
 
-    def _framework(self) -> LightningTraining:
+    def _training(self) -> LightningTraining:
         name, model, optimizer = type(self).__name__, self._value("model"), self._value("optimizer")
         losses, constructors = self._losses()
         if self._value("train_minibatch_fn") is not None:
@@ -157,11 +157,11 @@ class TorchEstimator(TorchLosses):
             steps=(self._value("train_steps_per_epoch"), self._value("validation_steps_per_epoch")),
         )
 
-    def _job(self, *args: Any, **kwargs: Any) -> Job:
-        job = super()._job(*args, **kwargs)
-        if is_plain(job.data_module):
-            check_plain(job.data_module, job.data_arguments)
-        return job
+    def _run(self, *args: Any, **kwargs: Any) -> TrainingRun:
+        run = super()._run(*args, **kwargs)
+        if is_plain(run.data_module):
+            check_plain(run.data_module, run.data_arguments)
+        return run
 
     def _check_arguments(self, model: Any) -> None:
         """Check that a plain module takes arguments named like the features."""
@@ -174,8 +174,8 @@ class TorchEstimator(TorchLosses):
                 f"columns ({', '.join(features)}): {error}. Name its parameters so, or use a LightningModule."
             ) from None
 
-    def _trained(self, framework: LightningTraining, checkpoint: bytes) -> dict[str, Any]:
-        model = framework.model.module()
+    def _trained(self, training: LightningTraining, checkpoint: bytes) -> dict[str, Any]:
+        model = training.model.module()
         state = from_bytes(checkpoint)["state_dict"]
         if not is_lightning(model):
             state = {name.removeprefix(PREFIX): value for name, value in state.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from horovod.spark.common.training import Columns, Framework, Job, Rank
+from horovod.spark.common.training import Columns, Rank, Training, TrainingRun
 from horovod.spark.lightning.datamodule import PlainModule, is_plain
 from horovod.spark.lightning.modules import is_lightning, package_of, wrapped
 from horovod.spark.lightning.strategy import strategy_class
@@ -24,7 +24,7 @@ __all__ = ["LightningTraining"]
 
 
 @dataclass(frozen=True)
-class LightningTraining(Framework):
+class LightningTraining(Training):
     """Training with Lightning; the attributes are parameters of the estimator.
 
     Attributes:
@@ -52,19 +52,19 @@ class LightningTraining(Framework):
     def gpu_available(self) -> bool:
         return torch.cuda.is_available()
 
-    def data(self, job: Job, rank: int, size: int) -> AbstractContextManager[Any]:
-        if is_plain(job.data_module):
-            known = {**job.data_arguments, "cur_shard": rank, "shard_count": size}
-            return nullcontext(PlainModule.of(job.data_module, known))
-        return super().data(job, rank, size)
+    def data(self, run: TrainingRun, rank: int, size: int) -> AbstractContextManager[Any]:
+        if is_plain(run.data_module):
+            known = {**run.data_arguments, "cur_shard": rank, "shard_count": size}
+            return nullcontext(PlainModule.of(run.data_module, known))
+        return super().data(run, rank, size)
 
     def train(self, rank: Rank) -> dict[str, float]:
-        job, data, model = rank.job, rank.data, self._module(rank)
+        run, data, model = rank.run, rank.data, self._module(rank)
         pl = package_of(model)
-        if job.seed is not None:
-            pl.seed_everything(job.seed, workers=True, verbose=False)
+        if run.seed is not None:
+            pl.seed_everything(run.seed, workers=True, verbose=False)
         earlier, epoch = _earlier(rank)
-        arguments = self._arguments(pl, rank, job.epochs + epoch)
+        arguments = self._arguments(pl, rank, run.epochs + epoch)
         source: dict[str, Any]
         if isinstance(data, PlainModule):
             source = {"datamodule": data.module}
@@ -75,10 +75,10 @@ class LightningTraining(Framework):
             }
         else:
             dtype = floating_dtype(model)
-            train = _Batches(data.train_dataloader(), job.columns, job.train_steps, dtype)
+            train = _Batches(data.train_dataloader(), run.columns, run.train_steps, dtype)
             source = {"train_dataloaders": train}
-            if job.val_steps:
-                held_out = _Batches(data.val_dataloader(), job.columns, job.val_steps, dtype)
+            if run.val_steps:
+                held_out = _Batches(data.val_dataloader(), run.columns, run.val_steps, dtype)
                 source["val_dataloaders"] = held_out
         given = {name: value for name, value in self.trainer_args.items() if name != "callbacks"}
         trainer = pl.Trainer(**{**arguments, **given})
@@ -101,7 +101,7 @@ class LightningTraining(Framework):
         if self.loss_constructors is not None:
             losses = [make() for make in self.loss_constructors]
         total = TotalLoss(losses or [], self.loss_weights)
-        return wrapped(model, self.optimizer.optimizer(model), total, self.metrics, rank.job.columns)
+        return wrapped(model, self.optimizer.optimizer(model), total, self.metrics, rank.run.columns)
 
     def _arguments(self, pl: Any, rank: Rank, epochs: int) -> dict[str, Any]:
         """Of the trainer; those that users give have precedence."""
@@ -116,8 +116,8 @@ class LightningTraining(Framework):
             "log_every_n_steps": self.log_every_n_steps,
             "num_sanity_val_steps": 0,
             "use_distributed_sampler": False,
-            "limit_train_batches": rank.job.train_steps,
-            "limit_val_batches": rank.job.val_steps,
+            "limit_train_batches": rank.run.train_steps,
+            "limit_val_batches": rank.run.val_steps,
             "enable_progress_bar": rank.talkative,
             "enable_model_summary": rank.talkative,
             "profiler": _profiler(self.profiler, rank),
@@ -130,7 +130,7 @@ class LightningTraining(Framework):
         """
         more = self.trainer_args.get("callbacks") or ()
         found = [*self.callbacks, *(more if isinstance(more, (list, tuple)) else [more])]
-        stem = os.path.splitext(rank.job.checkpoint_name)[0]
+        stem = os.path.splitext(rank.run.checkpoint_name)[0]
         savers = [each for each in found if isinstance(each, pl.callbacks.ModelCheckpoint)]
         if not savers:
             savers = [pl.callbacks.ModelCheckpoint(save_top_k=1, save_on_train_epoch_end=True)]
@@ -176,21 +176,21 @@ class _Batches:
 
 def _earlier(rank: Rank) -> tuple[str | None, int]:
     """The file of an earlier run's checkpoint, and how many epochs that has behind it."""
-    if rank.job.checkpoint is None:
+    if rank.run.checkpoint is None:
         return None, 0
-    state = state_of_run(rank.job.checkpoint, rank.job.run_id)
-    path = os.path.join(rank.directory, rank.job.checkpoint_name)
+    state = state_of_run(rank.run.checkpoint, rank.run.run_id)
+    path = os.path.join(rank.directory, rank.run.checkpoint_name)
     with open(path, "wb") as file:
-        file.write(rank.job.checkpoint)
+        file.write(rank.run.checkpoint)
     return path, int(state["epoch"]) + 1
 
 
 def _logger(pl: Any, logger: Any, rank: Rank) -> Any:
-    directory = os.path.join(rank.directory, rank.job.store.logs_subdir)
+    directory = os.path.join(rank.directory, rank.run.store.logs_subdir)
     if logger is None:
         if not any(map(importlib.util.find_spec, ("tensorboard", "tensorboardX"))):
             return False
-        return pl.loggers.TensorBoardLogger(rank.directory, name=rank.job.store.logs_subdir)
+        return pl.loggers.TensorBoardLogger(rank.directory, name=rank.run.store.logs_subdir)
     for attribute in ("_save_dir", "_root_dir"):
         if hasattr(logger, attribute):
             setattr(logger, attribute, directory)
@@ -199,5 +199,5 @@ def _logger(pl: Any, logger: Any, rank: Rank) -> Any:
 
 def _profiler(profiler: Any, rank: Rank) -> Any:
     if profiler is not None and hasattr(profiler, "dirpath"):
-        profiler.dirpath = os.path.join(rank.directory, rank.job.store.logs_subdir)
+        profiler.dirpath = os.path.join(rank.directory, rank.run.store.logs_subdir)
     return profiler

@@ -115,7 +115,7 @@ class TorchEstimator(TorchLosses):
     def _shapes(self) -> dict[str, Any]:
         return {"input_shapes": self._value("input_shapes"), "label_shapes": self._value("label_shapes")}
 
-    def _framework(self) -> TorchTraining:
+    def _training(self) -> TorchTraining:
         name = type(self).__name__
         model, optimizer = self._value("model"), self._value("optimizer")
         if optimizer is None:
@@ -137,10 +137,10 @@ class TorchEstimator(TorchLosses):
             callbacks=self._value("callbacks"),
         )
 
-    def _trained(self, framework: TorchTraining, checkpoint: bytes) -> dict[str, Any]:
+    def _trained(self, training: TorchTraining, checkpoint: bytes) -> dict[str, Any]:
         state = from_bytes(checkpoint)
-        model = framework.model.module()
+        model = training.model.module()
         model.load_state_dict(state["model"])
-        optimizer = framework.optimizer.optimizer(model)
+        optimizer = training.optimizer.optimizer(model)
         optimizer.load_state_dict(state["optimizer"])
         return {"model": model, "optimizer": optimizer}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from horovod.errors import HorovodInternalError, InvalidArgumentError
-from horovod.spark.common.training import Framework, Rank
+from horovod.spark.common.training import Rank, Training
 from horovod.spark.torch.losses import TotalLoss, as_list, labels_like_outputs, metric_groups
 from horovod.spark.torch.packing import PackedModule, PackedOptimizer, as_bytes, state_of_run
 
@@ -19,7 +19,7 @@ _STEPS_BETWEEN_WORDS = 100
 
 
 @dataclass(frozen=True)
-class TorchTraining(Framework):
+class TorchTraining(Training):
     """Training with PyTorch; the attributes are parameters of the estimator, with one loss for each label."""
 
     model: PackedModule
@@ -40,7 +40,7 @@ class TorchTraining(Framework):
     def train(self, rank: Rank) -> list[dict[str, Any]]:
         loop = _Loop(self, rank)
         history = []
-        for epoch in range(rank.job.epochs):
+        for epoch in range(rank.run.epochs):
             record = {"epoch": epoch, **loop.epoch()}
             for callback in self.callbacks:
                 callback(record, loop.model)
@@ -49,7 +49,7 @@ class TorchTraining(Framework):
                 loop.save()
                 rank.save()
             if rank.talkative:
-                print(f"Epoch {epoch + 1} of {rank.job.epochs}: {_words(record)}", flush=True)
+                print(f"Epoch {epoch + 1} of {rank.run.epochs}: {_words(record)}", flush=True)
         return history
 
 
@@ -58,22 +58,22 @@ class _Loop:
 
     def __init__(self, training: TorchTraining, rank: Rank) -> None:
         self._training, self._rank = training, rank
-        hvd, job = rank.hvd, rank.job
-        if job.seed is not None:
-            torch.manual_seed(job.seed)
+        hvd, run = rank.hvd, rank.run
+        if run.seed is not None:
+            torch.manual_seed(run.seed)
         self._device = torch.device("cpu" if rank.gpu is None else f"cuda:{rank.gpu}")
         if rank.gpu is not None:
             torch.cuda.set_device(rank.gpu)
         self.model = training.model.module()
         optimizer = training.optimizer.optimizer(self.model)
-        if job.checkpoint is not None:
-            state = state_of_run(job.checkpoint, job.run_id)
+        if run.checkpoint is not None:
+            state = state_of_run(run.checkpoint, run.run_id)
             try:
                 self.model.load_state_dict(state["model"])
                 optimizer.load_state_dict(state["optimizer"])
             except (RuntimeError, ValueError) as error:
                 raise InvalidArgumentError(
-                    f"Run {job.run_id} in the store is that of another model or optimizer: {error} Choose "
+                    f"Run {run.run_id} in the store is that of another model or optimizer: {error} Choose "
                     "another run_id, or none."
                 ) from error
         self.model.to(self._device)
@@ -93,17 +93,17 @@ class _Loop:
             losses = [make() for make in training.loss_constructors]
         self._loss = None if losses is None else TotalLoss(losses, training.loss_weights)
         self._train_data = rank.data.train_data()
-        self._val_data = rank.data.val_data() if job.val_steps else ()
-        self._groups = metric_groups(training.metrics, job.columns.labels)
+        self._val_data = rank.data.val_data() if run.val_steps else ()
+        self._groups = metric_groups(training.metrics, run.columns.labels)
 
     def epoch(self) -> dict[str, Any]:
         """Train for an epoch, and validate; returns the means over all ranks."""
-        job = self._rank.job
+        run = self._rank.run
         self.model.train()
-        record = {"train": self._through(self._train_data, job.train_steps, self._train_step)}
-        if job.val_steps:
+        record = {"train": self._through(self._train_data, run.train_steps, self._train_step)}
+        if run.val_steps:
             self.model.eval()
-            record["validation"] = self._through(self._val_data, job.val_steps, self._validation_step)
+            record["validation"] = self._through(self._val_data, run.val_steps, self._validation_step)
         return record
 
     def save(self) -> None:
@@ -140,7 +140,7 @@ class _Loop:
 
     def _split(self, batch: dict[str, Any]) -> tuple[list[Any], list[Any], Any]:
         dtype = floating_dtype(self.model)
-        return self._rank.job.columns.split(
+        return self._rank.run.columns.split(
             {name: prepared(tensor, dtype).to(self._device) for name, tensor in batch.items()}
         )
 
@@ -182,7 +182,7 @@ class _Loop:
         except (HorovodInternalError, InvalidArgumentError, torch.OutOfMemoryError):
             raise
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            columns = self._rank.job.columns
+            columns = self._rank.run.columns
             raise InvalidArgumentError(
                 f"Rank {self._rank.hvd.rank()}: {'the loss' if outputs else 'the model'} does not take this "
                 f"batch: {error}. Features: {_described(columns.features, inputs)}. Labels: "
