@@ -94,6 +94,53 @@ PYTHON_ARROWS = {
     "": {"launch", "version"},
 }
 
+# Folder of the package -> its own rooms (folders and modules), each with what it may import of them. A room
+# imports only rooms listed before it, so there is no circle. "" is the folder's `__init__`.
+ROOM_ARROWS: dict[str, dict[str, set[str]]] = {
+    "spark": {
+        "conf": set(),
+        "sparkdl_shim": set(),
+        "log": set(),
+        # A job in Spark tasks, from the body of a task to the functions that users call.
+        "task": set(),
+        "stage": {"task"},
+        "static": {"stage"},
+        "elastic": {"stage", "static"},
+        "runner": {"log", "sparkdl_shim", "stage", "static"},
+        "tensorflow": {"log", "stage", "static"},
+        # Estimators.
+        "data_loaders": set(),
+        "common": {"task", "stage", "static"},
+        "keras": {"common"},
+        "torch": {"common", "data_loaders"},
+        "lightning": {"common", "data_loaders", "torch"},
+        "": {"static", "elastic", "runner"},
+    },
+    "ray": {
+        "ray_logger": set(),
+        "checks": set(),
+        "nodes": set(),
+        "settings": {"checks"},
+        "coordinator": {"settings"},
+        "worker": {"ray_logger"},
+        "utils": {"nodes", "worker"},
+        "failures": {"nodes"},
+        "messages": {"checks", "nodes", "failures"},
+        "strategy": {"nodes", "worker", "failures"},
+        "adapter": {"checks"},
+        "static": {
+            "checks", "nodes", "coordinator", "worker", "failures", "messages", "strategy", "adapter",
+        },
+        "elastic_actors": {"ray_logger", "worker"},
+        "fleet": {"nodes", "elastic_actors"},
+        "elastic_v2": {"checks", "nodes", "coordinator", "worker", "messages", "adapter", "fleet"},
+        "elastic": {"nodes", "settings", "elastic_v2"},
+        "runner": {"nodes", "settings", "coordinator", "worker", "adapter", "static", "elastic_v2"},
+        "train": {"checks", "nodes", "settings", "coordinator", "worker", "failures"},
+        "tune": {"ray_logger", "checks", "failures", "runner"},
+        "": {"elastic", "runner"},
+    },
+}  # fmt: skip
 
 # Rooms of bootstrap, each of which imports only those before it.
 BOOTSTRAP_ROOMS = ("trust", "place", "network", "store", "mesh")
@@ -210,6 +257,24 @@ def test_rooms_of_bootstrap_import_only_those_before_them() -> None:
     assert {
         each.name for each in (PACKAGE / "bootstrap").iterdir() if (each / "__init__.py").exists()
     } == set(BOOTSTRAP_ROOMS)
+
+
+@pytest.mark.parametrize("name", ROOM_ARROWS)
+def test_rooms_of_a_folder_import_only_what_is_listed(name: str) -> None:
+    arrows = ROOM_ARROWS[name]
+    rooms = list(arrows)
+    assert [(room, to) for room in rooms for to in arrows[room] if rooms.index(to) >= rooms.index(room)] == []
+    found, wrong = set(), []
+    for file in sorted((PACKAGE / name).rglob("*.py")):
+        own = file.relative_to(PACKAGE / name).parts[0].removesuffix(".py")
+        mine = "" if own == "__init__" else own
+        found.add(mine)
+        others = {each.split(".")[2] for each in imported(file) if each.startswith(f"horovod.{name}.")}
+        wrong += [
+            f"{file.relative_to(PACKAGE)}: {each}" for each in others - arrows.get(mine, set()) - {mine}
+        ]
+    assert wrong == []
+    assert found == set(rooms), "say in ROOM_ARROWS what the new room may import"
 
 
 @pytest.mark.parametrize("file", files(), ids=lambda f: str(f.relative_to(PACKAGE)))

@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from horovod.errors import ConfigError, deprecated
-from horovod.ray import discovery
+from horovod.ray import nodes as discovery
 from horovod.ray.elastic_v2 import ElasticAdapter, ElasticParams
 from horovod.ray.nodes import require_ray
 from horovod.ray.settings import ElasticSettings, keep_identity

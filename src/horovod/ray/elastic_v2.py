@@ -21,10 +21,9 @@ from horovod.launch.output.console import Console
 from horovod.ray import checks
 from horovod.ray.adapter import Adapter, BaseParams
 from horovod.ray.coordinator import forwarded
-from horovod.ray.discovery import RayHostDiscovery, TestDiscovery
 from horovod.ray.fleet import ActorFleet, Wanted
 from horovod.ray.messages import listening_beside
-from horovod.ray.nodes import NodeNames, describe_resources, require_ray
+from horovod.ray.nodes import NodeNames, RayHostDiscovery, TestDiscovery, describe_resources, require_ray
 from horovod.ray.worker import FunctionCall
 
 __all__ = ["ElasticAdapter", "ElasticParams", "RayHostDiscovery", "TestDiscovery"]
