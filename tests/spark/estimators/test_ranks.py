@@ -98,6 +98,7 @@ def test_a_checkpoint_from_a_store_runs_no_code(tmp_path: Path) -> None:
 def test_ranks_resume_from_no_checkpoint_that_runs_code(tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     from horovod.spark.common.training import Columns, TrainingRun
+    from horovod.spark.torch.losses import Losses
     from horovod.spark.torch.packing import PackedModule, PackedOptimizer, as_bytes
 
     model = torch.nn.Linear(1, 1)
@@ -109,14 +110,14 @@ def test_ranks_resume_from_no_checkpoint_that_runs_code(tmp_path: Path, name: st
     if name == "torch":
         from horovod.spark.torch.training import TorchTraining
 
-        training: Any = TorchTraining(*packed, None, None, None, [], None, 1, None, [])
+        training: Any = TorchTraining(*packed, Losses(), None, 1, None, [])
     else:
         pytest.importorskip("lightning", reason="Lightning is not installed")
         from horovod.spark.lightning.training import LightningTraining
 
         rank.data = DataLoaders()
-        rest: Any = [None, None, [], None, [], {}, None, 50, False, None]
-        training = LightningTraining(*packed, [torch.nn.MSELoss()], *rest)
+        losses = Losses([torch.nn.MSELoss()])
+        training = LightningTraining(*packed, losses, None, [], {}, None, 50, False, None)
     with pytest.raises(InvalidArgumentError, match="checkpoint of run mine has more"):
         training.train(rank)
     assert not (tmp_path / "trap").exists()

@@ -9,9 +9,10 @@ from horovod.errors import InvalidArgumentError
 from horovod.spark.common.estimator import HorovodEstimator
 from horovod.spark.common.params import Parameter, parameters
 from horovod.spark.keras.datamodule import ParquetDataModule
-from horovod.spark.keras.model import KerasModel, packed, unpacked
+from horovod.spark.keras.model import KerasModel
 from horovod.spark.keras.packing import (
     SUFFIX,
+    KerasSaveable,
     KerasSetting,
     LegacyOptimizer,
     as_bytes,
@@ -39,7 +40,7 @@ KERAS = (
 
 
 @parameters(KERAS)
-class KerasEstimator(HorovodEstimator):
+class KerasEstimator(KerasSaveable, HorovodEstimator):
     """Trains a model of Keras 3, on any of its backends, or of ``tf_keras``, in several processes.
     :meth:`fit` returns a :class:`KerasModel`.
 
@@ -143,10 +144,3 @@ class KerasEstimator(HorovodEstimator):
         found = super()._get_model_kwargs(model, history, optimizer, run_id, metadata)
         del found["optimizer"]  # it is part of the model
         return found
-
-    def _packed(self, values: dict[str, Any]) -> dict[str, Any]:
-        return packed(values)
-
-    @classmethod
-    def _unpacked(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return unpacked(values)

@@ -10,10 +10,10 @@ import numpy as np
 
 from horovod.spark.common.model import HorovodModel, Predict, Predictor
 from horovod.spark.common.params import Parameter, parameters
-from horovod.spark.keras.packing import KerasSetting, as_bytes, from_bytes, names_of, takes_text
+from horovod.spark.keras.packing import KerasSaveable, KerasSetting, as_bytes, from_bytes, takes_text
 from horovod.spark.keras.training import model_inputs
 
-__all__ = ["KerasModel", "KerasPredictor", "packed", "unpacked"]
+__all__ = ["KerasModel", "KerasPredictor"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ KERAS_MODEL = (
 
 
 @parameters(KERAS_MODEL)
-class KerasModel(HorovodModel):
+class KerasModel(KerasSaveable, HorovodModel):
     """A trained Keras model. ``transform`` adds a column with its output for each label."""
 
     def _predictor(self) -> Predictor:
@@ -75,39 +75,3 @@ class KerasModel(HorovodModel):
 
     def _takes_text(self, name: str) -> bool:
         return takes_text(self._value("model"), self._value("feature_columns"), name)
-
-    def _packed(self, values: dict[str, Any]) -> dict[str, Any]:
-        return packed(values)
-
-    @classmethod
-    def _unpacked(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return unpacked(values)
-
-
-@dataclass(frozen=True)
-class _PackedModel:
-    """A model in a file of parameters."""
-
-    setting: KerasSetting
-    data: bytes
-    custom_objects: Mapping[str, Any]
-
-    def model(self) -> Any:
-        self.setting.apply()
-        load = self.setting.module().saving.load_model
-        return from_bytes(self.data, load, custom_objects=self.custom_objects)
-
-
-def packed(values: dict[str, Any]) -> dict[str, Any]:
-    """Parameters of an estimator or model, with the Keras model packed."""
-    model = values.get("model")
-    if model is None:
-        return values
-    names = {**names_of(values.get("loss"), values.get("metrics")), **(values.get("custom_objects") or {})}
-    return {**values, "model": _PackedModel(KerasSetting.of(model), as_bytes(model), names)}
-
-
-def unpacked(values: dict[str, Any]) -> dict[str, Any]:
-    """Undo :func:`packed`."""
-    model = values.get("model")
-    return {**values, "model": model.model()} if isinstance(model, _PackedModel) else values

@@ -13,9 +13,11 @@ from typing import Any
 
 from horovod import requirements
 from horovod.errors import ConfigError
+from horovod.spark.common.serialization import Saveable
 
 __all__ = [
     "SUFFIX",
+    "KerasSaveable",
     "KerasSetting",
     "LegacyOptimizer",
     "as_bytes",
@@ -140,3 +142,34 @@ def takes_text(model: Any, features: Sequence[str], name: str) -> bool:
     if not inputs or len(inputs) != len(features):
         return True
     return "string" in str(inputs[list(features).index(name)].dtype)
+
+
+@dataclass(frozen=True)
+class _PackedModel:
+    """A model in a file of parameters."""
+
+    setting: KerasSetting
+    data: bytes
+    custom_objects: Mapping[str, Any]
+
+    def model(self) -> Any:
+        self.setting.apply()
+        load = self.setting.module().saving.load_model
+        return from_bytes(self.data, load, custom_objects=self.custom_objects)
+
+
+class KerasSaveable(Saveable):
+    """Base of estimators and models that are saved with a Keras model."""
+
+    def _packed(self, values: dict[str, Any]) -> dict[str, Any]:
+        model = values.get("model")
+        if model is None:
+            return values
+        named = names_of(values.get("loss"), values.get("metrics"))
+        names = {**named, **(values.get("custom_objects") or {})}
+        return {**values, "model": _PackedModel(KerasSetting.of(model), as_bytes(model), names)}
+
+    @classmethod
+    def _unpacked(cls, values: dict[str, Any]) -> dict[str, Any]:
+        model = values.get("model")
+        return {**values, "model": model.model()} if isinstance(model, _PackedModel) else values

@@ -85,22 +85,14 @@ class TorchEstimator(TorchLosses):
     columns.
     """
 
-    run_prefix = "pytorch"
-
     def get_model_class(self) -> Any:
         return TorchModel
 
     def _data_module(self) -> Any:
         return ParquetDataModule
 
-    def _steps(self, rows: int, rows_of_a_step: int) -> int:
-        return rows // rows_of_a_step
-
     def _checkpoint_name(self, filename: str) -> str:
         return filename if filename.endswith(_SUFFIX) else f"{filename}{_SUFFIX}"
-
-    def _shapes(self) -> dict[str, Any]:
-        return {"input_shapes": self._value("input_shapes"), "label_shapes": self._value("label_shapes")}
 
     def _data_arguments(self) -> dict[str, Any]:
         names = (
@@ -119,7 +111,7 @@ class TorchEstimator(TorchLosses):
 
     def _training(self) -> LightningTraining:
         name, model, optimizer = type(self).__name__, self._value("model"), self._value("optimizer")
-        losses, constructors = self._losses()
+        losses = self._losses()
         if self._value("train_minibatch_fn") is not None:
             raise InvalidArgumentError(f"{name}: train_minibatch_fn has no use: write a training_step.")
         if is_lightning(model):
@@ -132,7 +124,7 @@ class TorchEstimator(TorchLosses):
                 raise InvalidArgumentError(
                     f"{name}: {', '.join(given)} must not be set: the LightningModule has its own."
                 )
-        elif optimizer is None or (losses is None and constructors is None):
+        elif optimizer is None or not losses:
             raise InvalidArgumentError(
                 f"{name} needs optimizer and loss, as the model ({type(model).__name__}) is no "
                 "LightningModule."
@@ -144,9 +136,6 @@ class TorchEstimator(TorchLosses):
             model=PackedModule.of(model),
             optimizer=None if optimizer is None else PackedOptimizer.of(optimizer, model),
             losses=losses,
-            loss_constructors=constructors,
-            loss_weights=self._value("loss_weights"),
-            metrics=self._value("metrics"),
             gradient_compression=self._value("gradient_compression"),
             callbacks=self._value("callbacks"),
             trainer_args=self._value("trainer_args"),

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from horovod.spark.common.training import Columns
-from horovod.spark.torch.losses import TotalLoss, as_list, labels_like_outputs, metric_groups
+from horovod.spark.torch.losses import Losses, as_list, labels_like_outputs, metric_groups
 
 __all__ = ["PREFIX", "installed", "is_lightning", "package_of", "wrapped"]
 
@@ -52,9 +52,10 @@ PREFIX = "module."
 """Of the names of the module's tensors in a checkpoint."""
 
 
-def wrapped(module: Any, optimizer: Any, loss: TotalLoss, metrics: Any, columns: Columns) -> Any:
+def wrapped(module: Any, optimizer: Any, losses: Losses, columns: Columns) -> Any:
     """A LightningModule that calls ``module`` with the features as arguments named after their columns."""
-    groups = metric_groups(metrics, columns.labels)
+    groups = metric_groups(losses.metrics, columns.labels)
+    loss: Any = losses.total()
     pl = installed()
 
     class Wrapped(pl.LightningModule):  # type: ignore[misc, name-defined]

@@ -16,9 +16,8 @@ from horovod.spark.common.training import Columns, Rank, Training, TrainingRun
 from horovod.spark.lightning.datamodule import PlainModule, is_plain
 from horovod.spark.lightning.modules import is_lightning, package_of, wrapped
 from horovod.spark.lightning.strategy import strategy_class
-from horovod.spark.torch.losses import TotalLoss
-from horovod.spark.torch.packing import PackedModule, PackedOptimizer, state_of_run
-from horovod.spark.torch.training import floating_dtype, prepared
+from horovod.spark.torch.losses import Losses
+from horovod.spark.torch.packing import PackedModule, PackedOptimizer, floating_dtype, prepared, state_of_run
 
 __all__ = ["LightningTraining"]
 
@@ -28,17 +27,14 @@ class LightningTraining(Training):
     """Training with Lightning; the attributes are parameters of the estimator.
 
     Attributes:
-        optimizer, losses, loss_constructors, loss_weights, metrics: for a plain module alone.
+        optimizer, losses: for a plain module alone.
         steps: batches of an epoch to train and to validate on, for data modules that do not go by the rows
             of the DataFrame; None: all that there are.
     """
 
     model: PackedModule
     optimizer: PackedOptimizer | None
-    losses: Sequence[Any] | None
-    loss_constructors: Sequence[Any] | None
-    loss_weights: Sequence[float] | None
-    metrics: Sequence[Any]
+    losses: Losses
     gradient_compression: Any
     callbacks: Sequence[Any]
     trainer_args: Mapping[str, Any]
@@ -97,11 +93,7 @@ class LightningTraining(Training):
         if is_lightning(model):
             return model
         assert self.optimizer is not None
-        losses = self.losses
-        if self.loss_constructors is not None:
-            losses = [make() for make in self.loss_constructors]
-        total = TotalLoss(losses or [], self.loss_weights)
-        return wrapped(model, self.optimizer.optimizer(model), total, self.metrics, rank.run.columns)
+        return wrapped(model, self.optimizer.optimizer(model), self.losses, rank.run.columns)
 
     def _arguments(self, pl: Any, rank: Rank, epochs: int) -> dict[str, Any]:
         """Of the trainer; those that users give have precedence."""

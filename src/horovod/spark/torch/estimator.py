@@ -9,9 +9,9 @@ from horovod.spark.common.estimator import HorovodEstimator
 from horovod.spark.common.params import Parameter, parameters, positive
 from horovod.spark.common.util import to_list
 from horovod.spark.torch.datamodule import ParquetDataModule
-from horovod.spark.torch.losses import metric_groups
+from horovod.spark.torch.losses import Losses, metric_groups
 from horovod.spark.torch.model import TorchModel
-from horovod.spark.torch.packing import PackedModule, PackedOptimizer, from_bytes, packed, unpacked
+from horovod.spark.torch.packing import PackedModule, PackedOptimizer, TorchSaveable, from_bytes
 from horovod.spark.torch.training import TorchTraining
 
 __all__ = ["TorchEstimator", "TorchLosses"]
@@ -27,14 +27,21 @@ LOSSES = (
 
 
 @parameters(LOSSES)
-class TorchLosses(HorovodEstimator):
+class TorchLosses(TorchSaveable, HorovodEstimator):
     """Base of the estimators for PyTorch, with their losses."""
 
-    def _losses(self) -> tuple[list[Any] | None, list[Any] | None]:
-        """Losses, or functions that make them: one for each label.
+    run_prefix = "pytorch"
 
+    def _steps(self, rows: int, rows_of_a_step: int) -> int:
+        return rows // rows_of_a_step
+
+    def _shapes(self) -> dict[str, Any]:
+        return {"input_shapes": self._value("input_shapes"), "label_shapes": self._value("label_shapes")}
+
+    def _losses(self) -> Losses:
+        """
         Raises:
-            InvalidArgumentError: both are set; their number, or that of weights, is not that of labels.
+            InvalidArgumentError: both kinds are set; their number, or that of weights, is not that of labels.
         """
         if self._value("loss") is not None and self._value("loss_constructors") is not None:
             raise InvalidArgumentError(
@@ -45,7 +52,8 @@ class TorchLosses(HorovodEstimator):
             raise InvalidArgumentError(
                 f"loss_weights has {len(weights)} numbers for {len(labels)} labels: {', '.join(labels)}."
             )
-        return self._one_for_each_label("loss"), self._one_for_each_label("loss_constructors")
+        functions, constructors = map(self._one_for_each_label, ("loss", "loss_constructors"))
+        return Losses(functions, constructors, weights, self._value("metrics"))
 
     def _one_for_each_label(self, parameter: str) -> list[Any] | None:
         value, labels = self._value(parameter), self._value("label_cols")
@@ -56,13 +64,6 @@ class TorchLosses(HorovodEstimator):
             raise InvalidArgumentError(
                 f"{parameter} must be one for all labels ({', '.join(labels)}), or one for each: {error}"
             ) from None
-
-    def _packed(self, values: dict[str, Any]) -> dict[str, Any]:
-        return packed(values)
-
-    @classmethod
-    def _unpacked(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return unpacked(values)
 
     def _get_model_kwargs(
         self, model: Any, history: Any, optimizer: Any, run_id: str, metadata: Any
@@ -101,36 +102,25 @@ class TorchEstimator(TorchLosses):
     has the precision of the module's parameters.
     """
 
-    run_prefix = "pytorch"
-
     def get_model_class(self) -> Any:
         return TorchModel
 
     def _data_module(self) -> Any:
         return ParquetDataModule
 
-    def _steps(self, rows: int, rows_of_a_step: int) -> int:
-        return rows // rows_of_a_step
-
-    def _shapes(self) -> dict[str, Any]:
-        return {"input_shapes": self._value("input_shapes"), "label_shapes": self._value("label_shapes")}
-
     def _training(self) -> TorchTraining:
         name = type(self).__name__
         model, optimizer = self._value("model"), self._value("optimizer")
         if optimizer is None:
             raise InvalidArgumentError(f"{name} needs optimizer: one of torch.optim over model.parameters().")
-        losses, constructors = self._losses()
-        if losses is None and constructors is None and self._value("train_minibatch_fn") is None:
+        losses = self._losses()
+        if not losses and self._value("train_minibatch_fn") is None:
             raise InvalidArgumentError(f"{name} needs loss, loss_constructors or train_minibatch_fn.")
         metric_groups(self._value("metrics"), self._value("label_cols"))
         return TorchTraining(
             model=PackedModule.of(model),
             optimizer=PackedOptimizer.of(optimizer, model),
             losses=losses,
-            loss_constructors=constructors,
-            loss_weights=self._value("loss_weights"),
-            metrics=self._value("metrics"),
             gradient_compression=self._value("gradient_compression"),
             backward_passes_per_step=self._value("backward_passes_per_step"),
             train_minibatch_fn=self._value("train_minibatch_fn"),

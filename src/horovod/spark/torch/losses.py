@@ -7,13 +7,14 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from horovod.errors import InvalidArgumentError
 
-__all__ = ["TotalLoss", "as_list", "labels_like_outputs", "metric_groups"]
+__all__ = ["Losses", "TotalLoss", "as_list", "labels_like_outputs", "metric_groups"]
 
 Loss = Callable[..., Any]
 
@@ -81,6 +82,33 @@ class TotalLoss:
                 "a row as the label has, or set label_shapes."
             ) from warning
         self._tried.add(pair)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Losses and metrics of an estimator, on their way to the ranks.
+
+    Attributes:
+        functions: one for each label: functions of output and label, or modules.
+        constructors: functions that make them on the ranks, instead.
+        weights: one for each label; by default 1 / n.
+        metrics: see :func:`metric_groups`.
+    """
+
+    functions: Sequence[Loss] | None = None
+    constructors: Sequence[Callable[[], Loss]] | None = None
+    weights: Sequence[float] | None = None
+    metrics: Sequence[Any] = ()
+
+    def __bool__(self) -> bool:
+        return self.functions is not None or self.constructors is not None
+
+    def total(self) -> TotalLoss | None:
+        """The loss of a batch, on this rank; None: none is given."""
+        functions = self.functions
+        if self.constructors is not None:
+            functions = [make() for make in self.constructors]
+        return None if functions is None else TotalLoss(functions, self.weights)
 
 
 def _one_a_row(weights: Any, rows: int) -> Any:

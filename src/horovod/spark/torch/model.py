@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from horovod.spark.common.model import HorovodModel, Predict, Predictor
 from horovod.spark.common.params import Parameter, parameters
 from horovod.spark.common.training import row_shape
-from horovod.spark.torch.packing import PackedModule, packed, unpacked
+from horovod.spark.torch.losses import as_list
+from horovod.spark.torch.packing import PackedModule, TorchSaveable, floating_dtype, prepared
 
 __all__ = ["TorchModel", "TorchPredictor"]
 
@@ -32,22 +35,18 @@ class TorchPredictor(Predictor):
         return model
 
     def open(self) -> Predict:
-        import torch
-
         model = self.open_model()
-        floating = (p.dtype for p in model.parameters() if p.is_floating_point())
-        dtype = next(floating, torch.get_default_dtype())
+        dtype = floating_dtype(model)
 
         def predict(arrays: list[Any]) -> list[Any]:
-            tensors = [torch.as_tensor(array) for array in arrays]
-            inputs = [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in tensors]
+            inputs = [prepared(torch.as_tensor(array), dtype) for array in arrays]
             if self.shapes is not None:
                 inputs = [
                     each.reshape((len(each), *shape)) for each, shape in zip(inputs, self.shapes, strict=True)
                 ]
             with torch.no_grad():
                 found = model(**dict(zip(self.names, inputs, strict=True))) if self.names else model(*inputs)
-            return list(found) if isinstance(found, (list, tuple)) else [found]
+            return as_list(found)
 
         return predict
 
@@ -61,7 +60,7 @@ TORCH_MODEL = (
 
 
 @parameters(TORCH_MODEL)
-class TorchModel(HorovodModel):
+class TorchModel(TorchSaveable, HorovodModel):
     """A trained PyTorch module. ``transform`` adds a column with its output for each label."""
 
     def _predictor(self) -> Predictor:
@@ -69,10 +68,3 @@ class TorchModel(HorovodModel):
         return TorchPredictor(
             PackedModule.of(self._value("model")), None if shapes is None else list(map(row_shape, shapes))
         )
-
-    def _packed(self, values: dict[str, Any]) -> dict[str, Any]:
-        return packed(values)
-
-    @classmethod
-    def _unpacked(cls, values: dict[str, Any]) -> dict[str, Any]:
-        return unpacked(values)

@@ -13,9 +13,19 @@ import torch
 
 from horovod.errors import InvalidArgumentError
 from horovod.launch.calls.unpicklable import why_value_unpicklable
+from horovod.spark.common.serialization import Saveable
 from horovod.torch.instances import Plain
 
-__all__ = ["PackedModule", "PackedOptimizer", "as_bytes", "from_bytes", "packed", "state_of_run", "unpacked"]
+__all__ = [
+    "PackedModule",
+    "PackedOptimizer",
+    "TorchSaveable",
+    "as_bytes",
+    "floating_dtype",
+    "from_bytes",
+    "prepared",
+    "state_of_run",
+]
 
 
 def as_bytes(value: Any) -> bytes:
@@ -145,22 +155,36 @@ class _OptimizerUnpickler(pickle.Unpickler):
         return parameter
 
 
-def packed(values: dict[str, Any]) -> dict[str, Any]:
-    """Parameters of an estimator or model, with module and optimizer packed."""
-    found = dict(values)
-    model, optimizer = found.get("model"), found.get("optimizer")
-    if model is not None:
-        found["model"] = PackedModule.of(model)
-    if model is not None and optimizer is not None:
-        found["optimizer"] = PackedOptimizer.of(optimizer, model)
-    return found
+def prepared(tensor: Any, dtype: Any) -> Any:
+    """Numbers as the model computes with them: of its precision if they are floating-point."""
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
-def unpacked(values: dict[str, Any]) -> dict[str, Any]:
-    """Undo :func:`packed`."""
-    found = dict(values)
-    if isinstance(found.get("model"), PackedModule):
-        found["model"] = found["model"].module()
-    if isinstance(found.get("optimizer"), PackedOptimizer):
-        found["optimizer"] = found["optimizer"].optimizer(found["model"])
-    return found
+def floating_dtype(model: torch.nn.Module) -> torch.dtype:
+    """Of the parameters of a module."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            return parameter.dtype
+    return torch.get_default_dtype()
+
+
+class TorchSaveable(Saveable):
+    """Base of estimators and models that are saved with a module, and an optimizer over its parameters."""
+
+    def _packed(self, values: dict[str, Any]) -> dict[str, Any]:
+        found = dict(values)
+        model, optimizer = found.get("model"), found.get("optimizer")
+        if model is not None:
+            found["model"] = PackedModule.of(model)
+        if model is not None and optimizer is not None:
+            found["optimizer"] = PackedOptimizer.of(optimizer, model)
+        return found
+
+    @classmethod
+    def _unpacked(cls, values: dict[str, Any]) -> dict[str, Any]:
+        found = dict(values)
+        if isinstance(found.get("model"), PackedModule):
+            found["model"] = found["model"].module()
+        if isinstance(found.get("optimizer"), PackedOptimizer):
+            found["optimizer"] = found["optimizer"].optimizer(found["model"])
+        return found

@@ -10,24 +10,28 @@ import torch
 
 from horovod.errors import HorovodInternalError, InvalidArgumentError
 from horovod.spark.common.training import Rank, Training
-from horovod.spark.torch.losses import TotalLoss, as_list, labels_like_outputs, metric_groups
-from horovod.spark.torch.packing import PackedModule, PackedOptimizer, as_bytes, state_of_run
+from horovod.spark.torch.losses import Losses, as_list, labels_like_outputs, metric_groups
+from horovod.spark.torch.packing import (
+    PackedModule,
+    PackedOptimizer,
+    as_bytes,
+    floating_dtype,
+    prepared,
+    state_of_run,
+)
 
-__all__ = ["TorchTraining", "floating_dtype", "prepared"]
+__all__ = ["TorchTraining"]
 
 _STEPS_BETWEEN_WORDS = 100
 
 
 @dataclass(frozen=True)
 class TorchTraining(Training):
-    """Training with PyTorch; the attributes are parameters of the estimator, with one loss for each label."""
+    """Training with PyTorch; the attributes are parameters of the estimator."""
 
     model: PackedModule
     optimizer: PackedOptimizer
-    losses: Sequence[Any] | None
-    loss_constructors: Sequence[Any] | None
-    loss_weights: Sequence[float] | None
-    metrics: Sequence[Any]
+    losses: Losses
     gradient_compression: Any
     backward_passes_per_step: int
     train_minibatch_fn: Callable[..., Any] | None
@@ -88,13 +92,10 @@ class _Loop:
             compression=training.gradient_compression or hvd.Compression.none,
             backward_passes_per_step=training.backward_passes_per_step,
         )
-        losses = training.losses
-        if training.loss_constructors is not None:
-            losses = [make() for make in training.loss_constructors]
-        self._loss = None if losses is None else TotalLoss(losses, training.loss_weights)
+        self._loss = training.losses.total()
         self._train_data = rank.data.train_data()
         self._val_data = rank.data.val_data() if run.val_steps else ()
-        self._groups = metric_groups(training.metrics, run.columns.labels)
+        self._groups = metric_groups(training.losses.metrics, run.columns.labels)
 
     def epoch(self) -> dict[str, Any]:
         """Train for an epoch, and validate; returns the means over all ranks."""
@@ -205,19 +206,6 @@ def _described(names: Sequence[str], values: Sequence[Any]) -> str:
 def _transformed(outputs: Any, labels: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     found = as_list(outputs)
     return found, labels_like_outputs(found, labels)
-
-
-def prepared(tensor: Any, dtype: Any) -> Any:
-    """Numbers as the model computes with them: of its precision if they are floating-point."""
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-
-def floating_dtype(model: torch.nn.Module) -> torch.dtype:
-    """Of the parameters of a module."""
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            return parameter.dtype
-    return torch.get_default_dtype()
 
 
 def _multiply_learning_rates(groups: Iterable[dict[str, Any]], factor: float) -> None:
