@@ -49,7 +49,38 @@ class Backend(ABC):
         """Number of processes that the training will have."""
 
 
-class SparkBackend(Backend):
+class _Started(Backend):
+    """Starts its processes by a function of this package, which takes their number and ``options``, too."""
+
+    def __init__(
+        self,
+        start: Callable[..., list[Any]],
+        num_proc: int | None,
+        env: Mapping[str, str | None] | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        if num_proc is not None and num_proc < 1:
+            raise InvalidArgumentError(f"{type(self).__name__}: num_proc must be at least 1, not {num_proc}.")
+        self._start = start
+        self._num_proc = num_proc
+        self._env = dict(env or {})
+        self._options = options
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        env: Mapping[str, str | None] | None = None,
+    ) -> list[Any]:
+        environment = {**self._env, **(env or {})}
+        return self._start(fn, args, kwargs, num_proc=self.num_processes(), env=environment, **self._options)
+
+    def num_processes(self) -> int:
+        return default_num_proc() if self._num_proc is None else self._num_proc
+
+
+class SparkBackend(_Started):
     """The tasks of a Spark job, by :func:`horovod.spark.run`.
 
     Args:
@@ -62,33 +93,10 @@ class SparkBackend(Backend):
     def __init__(
         self, num_proc: int | None = None, env: Mapping[str, str | None] | None = None, **options: Any
     ) -> None:
-        if num_proc is not None and num_proc < 1:
-            raise InvalidArgumentError(f"SparkBackend: num_proc must be at least 1, not {num_proc}.")
-        self._num_proc = num_proc
-        self._env = dict(env or {})
-        self._kwargs = options
-
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: Iterable[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        env: Mapping[str, str | None] | None = None,
-    ) -> list[Any]:
-        return run(
-            fn,
-            args=args,
-            kwargs=kwargs,
-            num_proc=self.num_processes(),
-            env={**self._env, **(env or {})},
-            **self._kwargs,
-        )
-
-    def num_processes(self) -> int:
-        return default_num_proc() if self._num_proc is None else self._num_proc
+        super().__init__(run, num_proc, env, options)
 
 
-class LocalBackend(Backend):
+class LocalBackend(_Started):
     """Processes on the driver's machine, without a Spark job, by :func:`horovod.run`.
 
     Args:
@@ -105,30 +113,4 @@ class LocalBackend(Backend):
         stderr: TextSink | None = None,
         verbose: int | None = None,
     ) -> None:
-        if num_proc < 1:
-            raise InvalidArgumentError(f"LocalBackend: num_proc must be at least 1, not {num_proc}.")
-        self._num_proc = num_proc
-        self._env = dict(env or {})
-        self._stdout, self._stderr = stdout, stderr
-        self._verbose = verbose
-
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: Iterable[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        env: Mapping[str, str | None] | None = None,
-    ) -> list[Any]:
-        return horovod.run(
-            fn,
-            args,
-            kwargs,
-            num_proc=self._num_proc,
-            env={**self._env, **(env or {})},
-            verbose=self._verbose,
-            stdout=self._stdout,
-            stderr=self._stderr,
-        )
-
-    def num_processes(self) -> int:
-        return self._num_proc
+        super().__init__(horovod.run, num_proc, env, {"stdout": stdout, "stderr": stderr, "verbose": verbose})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import socket
@@ -12,7 +11,7 @@ import uuid
 from typing import Any, Final
 
 from horovod.errors import DataStoreError
-from horovod.spark.common.store.base import Store
+from horovod.spark.common.store.base import Store, user_name
 
 __all__ = ["Claim"]
 
@@ -87,7 +86,12 @@ class Claim:
             pass  # the next time it may go, and nobody waits for it
 
     def _write(self, until: float) -> None:
-        who = {"driver": self._driver, "user": _user(), "host": socket.gethostname(), "process": os.getpid()}
+        who = {
+            "driver": self._driver,
+            "user": user_name(),
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+        }
         self._store.write_text(self._path, json.dumps({**who, "until": until}))
 
     def _read(self) -> dict[str, Any]:
@@ -108,10 +112,3 @@ class Claim:
 
 def _name(found: dict[str, Any]) -> str:
     return f"{found.get('user')} on {found.get('host')} (process {found.get('process')})"
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"user {os.getuid()}"

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pyspark.ml.linalg import DenseVector, SparseVector, VectorUDT
 from pyspark.sql import functions, types
-from pyspark.sql.types import ArrayType
 
 from horovod.errors import InvalidArgumentError
 
@@ -45,6 +44,11 @@ __all__ = [
     "stored",
 ]
 
+Metadata = dict[str, dict[str, Any]]
+"""By column: ``spark_data_type`` (a class), ``is_sparse_vector_only``, ``shape`` (elements of a row, ``None``
+if not known), ``intermediate_format`` (``nochange``, ``array`` or ``custom_sparse_format``), ``max_size``
+(most elements that a row stores)."""
+
 # Spark's type -> NumPy's and Python's.
 _SCALARS: Final[dict[type, tuple[Any, type]]] = {
     types.BooleanType: (np.bool_, bool),
@@ -62,6 +66,8 @@ _SCALARS: Final[dict[type, tuple[Any, type]]] = {
 }
 WITHOUT_NUMBERS: Final = frozenset({types.StringType, types.BinaryType, types.DateType, types.TimestampType})
 """Types whose values are no numbers, until something makes numbers of them."""
+_FIELDS: Final = "v struct<type: tinyint, size: int, indices: array<int>, values: array<double>>"
+"""A vector of Spark ML in JSON."""
 _VECTORS: Final = (VectorUDT, DenseVector, SparseVector)
 
 
@@ -165,9 +171,6 @@ def _check(kind: type) -> None:
         )
 
 
-_FIELDS = "v struct<type: tinyint, size: int, indices: array<int>, values: array<double>>"
-
-
 def densify(rows: NDArray[Any], size: int) -> NDArray[Any]:
     """Sparse vectors as dense ones.
 
@@ -200,8 +203,6 @@ def is_vector(kind: Any) -> bool:
 def parts(column: Any) -> Any:
     """The fields of a vector, as an expression: ``type`` (0 = sparse), ``size`` and ``indices``, which are
     null of a dense one, and ``values``."""
-    from pyspark.sql import functions
-
     # SQL sees nothing of a vector; JSON does, in the same process and with every bit of its numbers.
     text = functions.to_json(functions.struct(column.alias("v")))
     return functions.from_json(text, _FIELDS)["v"]
@@ -214,23 +215,17 @@ def is_sparse(column: Any) -> Any:
 
 def size(column: Any) -> Any:
     """Return an expression for the number of elements of a vector."""
-    from pyspark.sql import functions
-
     fields = parts(column)
     return functions.coalesce(fields["size"], functions.size(fields["values"]))
 
 
 def stored(column: Any) -> Any:
     """Return an expression for the number of elements that a vector stores."""
-    from pyspark.sql import functions
-
     return functions.size(parts(column)["values"])
 
 
 def compressed(column: Any, most: int) -> Any:
     """The few numbers of a sparse vector that stores ``most`` elements or fewer, as an expression."""
-    from pyspark.sql import functions
-
     fields = parts(column)
     count = functions.size(fields["values"])
     return functions.concat(
@@ -239,12 +234,6 @@ def compressed(column: Any, most: int) -> Any:
         fields["values"],
         functions.array_repeat(functions.lit(0.0), (functions.lit(most) - count) * 2),
     )
-
-
-Metadata = dict[str, dict[str, Any]]
-"""By column: ``spark_data_type`` (a class), ``is_sparse_vector_only``, ``shape`` (elements of a row, ``None``
-if not known), ``intermediate_format`` (``nochange``, ``array`` or ``custom_sparse_format``), ``max_size``
-(most elements that a row stores)."""
 
 
 @dataclass(frozen=True)
@@ -332,7 +321,7 @@ def facts_of(plans: Sequence[ColumnPlan], df: Any) -> list[Any]:
     for number, plan in enumerate(plans):
         column = functions.col(f"`{plan.name}`")
         null = column.isNull()
-        if isinstance(df.schema[plan.name].dataType, ArrayType):
+        if isinstance(df.schema[plan.name].dataType, types.ArrayType):
             null = has_null(column, df.schema[plan.name].dataType)
             size = _size(column, df.schema[plan.name].dataType)
             facts += [functions.min(size).alias(f"least{number}"), functions.max(size).alias(f"most{number}")]
@@ -343,7 +332,7 @@ def facts_of(plans: Sequence[ColumnPlan], df: Any) -> list[Any]:
 
 def has_null(column: Any, kind: Any) -> Any:
     """Return whether a value of type ``kind``, or one within its arrays, is null, as an expression."""
-    if not isinstance(kind, ArrayType):
+    if not isinstance(kind, types.ArrayType):
         return column.isNull()
     return column.isNull() | functions.exists(column, lambda value: has_null(value, kind.elementType))
 
@@ -382,9 +371,9 @@ def metadata_of(plans: Sequence[ColumnPlan], facts: Sequence[Mapping[str, Any]])
     return metadata
 
 
-def _size(column: Any, kind: ArrayType) -> Any:
+def _size(column: Any, kind: types.ArrayType) -> Any:
     """Number of elements that a row of arrays has, those of inner arrays included."""
-    while isinstance(kind.elementType, ArrayType):
+    while isinstance(kind.elementType, types.ArrayType):
         column, kind = functions.flatten(column), kind.elementType
     return functions.size(column)
 
@@ -400,7 +389,7 @@ def _check_type(name: str, kind: Any) -> None:
     element = element_of(kind)
     try:
         data_type_to_str(element)
-        if isinstance(kind, ArrayType) and is_vector(element):
+        if isinstance(kind, types.ArrayType) and is_vector(element):
             raise InvalidArgumentError(
                 "arrays of vectors cannot be trained on: make vectors or arrays of them."
             )

@@ -30,7 +30,7 @@ class Parameter:
         default: what it is when it was not set, or set to None.
         text: what it means.
         convert: checks and converts what is set; one of pyspark's ``TypeConverters``. None: anything goes.
-        setters, getters: names of further accessors, which scripts know.
+        also: part of the names of further accessors, which scripts know, after ``set`` and ``get``.
         accessors: whether it has the regular ones.
     """
 
@@ -38,20 +38,13 @@ class Parameter:
     default: Any
     text: str
     convert: Callable[[Any], Any] | None = None
-    setters: tuple[str, ...] = ()
-    getters: tuple[str, ...] = ()
+    also: str = ""
     accessors: bool = True
 
-    @property
-    def accessor(self) -> str:
-        """Part of the accessors' names after ``set`` and ``get``: "NumProc" for "num_proc"."""
-        return "".join(word[:1].upper() + word[1:] for word in self.name.split("_"))
-
-    def all_setters(self) -> tuple[str, ...]:
-        return (*([f"set{self.accessor}"] if self.accessors else []), *self.setters)
-
-    def all_getters(self) -> tuple[str, ...]:
-        return (*([f"get{self.accessor}"] if self.accessors else []), *self.getters)
+    def accessor_names(self) -> list[str]:
+        """Parts of the accessors' names after ``set`` and ``get``: "NumProc" for "num_proc"."""
+        regular = "".join(word[:1].upper() + word[1:] for word in self.name.split("_"))
+        return [name for name in (regular if self.accessors else "", self.also) if name]
 
 
 def parameters(table: Sequence[Parameter]) -> Callable[[Class], Class]:
@@ -65,10 +58,9 @@ def parameters(table: Sequence[Parameter]) -> Callable[[Class], Class]:
         cls._table = rows  # type: ignore[attr-defined]
         for row in mine.values():
             setattr(cls, row.name, Param(Params._dummy(), row.name, row.text, row.convert))
-            for name in row.all_setters():
-                setattr(cls, name, _setter(row, name))
-            for name in row.all_getters():
-                setattr(cls, name, _getter(row, name))
+            for name in row.accessor_names():
+                setattr(cls, f"set{name}", _setter(row, f"set{name}"))
+                setattr(cls, f"get{name}", _getter(row, f"get{name}"))
         listed = "\n".join(f"    {row.name}: {row.text}" for row in rows.values())
         cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\nArgs:\n{listed}\n"
         keywords = [
@@ -190,14 +182,7 @@ ESTIMATOR = (
     Parameter("verbose", 1, "0: say nothing", _int),
     Parameter("callbacks", [], "of the framework"),
     Parameter("random_seed", None, "for the framework and the order of rows", _int),
-    Parameter(
-        "shuffle_buffer_size",
-        None,
-        "deprecated, has no effect",
-        _int,
-        setters=("setShufflingBufferSize",),
-        getters=("getShufflingBufferSize",),
-    ),
+    Parameter("shuffle_buffer_size", None, "deprecated, has no effect", _int, also="ShufflingBufferSize"),
     Parameter("shuffle", True, "whether each epoch has the rows in another order", _bool),
     Parameter("partitions_per_process", 10, "files of training data for each process", positive),
     Parameter("run_id", None, "name of the run in the store; a run of that name is resumed", _str),
@@ -206,32 +191,11 @@ ESTIMATOR = (
     Parameter("transformation_fn", None, "function of a batch or row before the model sees it"),
     Parameter("transformation_edit_fields", None, "(name, dtype, shape, nullable) that it adds"),
     Parameter("transformation_removed_fields", None, "names that it takes away", _strings),
-    Parameter(
-        "train_reader_num_workers",
-        2,
-        "threads that read training data",
-        positive,
-        setters=("setTrainReaderNumWorker",),
-        getters=("getTrainReaderNumWorker",),
-    ),
-    Parameter(
-        "val_reader_num_workers",
-        2,
-        "threads that read validation data",
-        positive,
-        setters=("setValReaderNumWorker",),
-        getters=("getValReaderNumWorker",),
-    ),
+    Parameter("train_reader_num_workers", 2, "threads that read rows", positive, also="TrainReaderNumWorker"),
+    Parameter("val_reader_num_workers", 2, "the same for validation", positive, also="ValReaderNumWorker"),
     Parameter("reader_pool_type", "thread", "thread, process or dummy: how readers work", _one_of(_POOLS)),
     Parameter("label_shapes", None, "shapes of the labels of a row, one for each label"),
-    Parameter(
-        "inmemory_cache_all",
-        False,
-        "keep the rows of a process in memory after the first epoch",
-        _bool,
-        setters=("setInMemoryCacheAll",),
-        getters=("getInMemoryCacheAll",),
-    ),
+    Parameter("inmemory_cache_all", False, "keep a process's rows in memory", _bool, also="InMemoryCacheAll"),
     Parameter("use_gpu", True, "use a GPU if there is one", _bool),
     Parameter("mp_start_method", None, "how processes of readers start", _one_of(_START_METHODS)),
     Parameter("data_module", None, "class of DataModule that reads the training data"),
@@ -247,13 +211,7 @@ MODEL = (
     Parameter("history", None, "what was measured in training"),
     Parameter("model", None, "of the framework, trained"),
     Parameter("feature_columns", None, "columns that are the inputs of the model, in their order", _strings),
-    Parameter(
-        "label_columns",
-        None,
-        "columns that it was trained to predict",
-        _strings,
-        setters=("setLabelColoumns",),
-    ),
+    Parameter("label_columns", None, "columns that it predicts", _strings, also="LabelColoumns"),
     Parameter("run_id", None, "name of the run in the store", _str),
     Parameter("_metadata", None, "of the columns of the training data", accessors=False),
     Parameter("outputCols", None, "names of the columns that transform() adds", _strings),

@@ -58,9 +58,7 @@ LIGHTNING = (
     Parameter("optimizer", None, "of torch.optim, for a plain module alone"),
     Parameter("callbacks", [], "of Lightning; a ModelCheckpoint among them replaces ours"),
     Parameter("trainer_args", {}, "arguments of the Trainer, over ours"),
-    Parameter(
-        "num_gpus", None, "GPUs of a process; 0: none", _int, setters=("setNumGPUs",), getters=("getNumGPUs",)
-    ),
+    Parameter("num_gpus", None, "GPUs of a process; 0: none", _int, also="NumGPUs"),
     Parameter("logger", None, "of Lightning; by default TensorBoard's, if it is installed"),
     Parameter("log_every_n_steps", 50, "batches between lines of the log", positive),
     Parameter(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
-__all__ = ["RemoteStore", "Store"]
+__all__ = ["RemoteStore", "Store", "user_name"]
 
 # The first that matches a path is taken; the last one, if none does: it says what is wrong with the path.
 _KINDS: Final = (
@@ -194,3 +196,11 @@ class RemoteStore:
     def read(self, path: str) -> bytes:
         """The content of a file."""
         return self.store.read(path)
+
+
+def user_name() -> str:
+    """The user that this process writes as."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"  # one without a name, as in many containers

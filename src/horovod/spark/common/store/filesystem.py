@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import posixpath
 import re
@@ -18,7 +17,7 @@ import fsspec
 from fsspec.callbacks import DEFAULT_CALLBACK
 
 from horovod.errors import DataStoreError, InvalidArgumentError, deprecated
-from horovod.spark.common.store.base import Store
+from horovod.spark.common.store.base import Store, user_name
 from horovod.spark.task import host_hash, is_databricks
 
 if TYPE_CHECKING:
@@ -72,6 +71,7 @@ class TemporaryFolder:
 
 
 _LOGS = "logs"
+_DBFS = re.compile(r"(?:dbfs:(?!//)|file:/dbfs(?=/|$)|file:///dbfs(?=/|$)|/dbfs(?=/|$))(?P<path>(?:/.*)?)")
 
 
 class AbstractFilesystemStore(Store):
@@ -260,7 +260,7 @@ class AbstractFilesystemStore(Store):
             self._replace(place, write)
         except Exception as error:  # each filesystem has errors of its own
             raise DataStoreError(
-                f"Cannot write {path} as {_user()} on {socket.gethostname()}: "
+                f"Cannot write {path} as {user_name()} on {socket.gethostname()}: "
                 f"{type(error).__name__}: {error}. Let this user write there, or give the store another "
                 "path. The driver and all executors must be able to write to a store.",
                 path=path,
@@ -365,16 +365,6 @@ def _without_scheme(path: str) -> str:
 
 def _numbered(path: str, number: int | None) -> str:
     return path if number is None else f"{path}.{number}"
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"user {os.getuid()}"  # one without a name, as in many containers
-
-
-_DBFS = re.compile(r"(?:dbfs:(?!//)|file:/dbfs(?=/|$)|file:///dbfs(?=/|$)|/dbfs(?=/|$))(?P<path>(?:/.*)?)")
 
 
 class DBFSLocalStore(FilesystemStore):

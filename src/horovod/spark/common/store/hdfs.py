@@ -52,20 +52,14 @@ class HDFSStore(AbstractFilesystemStore):
     def __init__(
         self,
         prefix_path: str,
-        train_path: str | None = None,
-        val_path: str | None = None,
-        test_path: str | None = None,
-        runs_path: str | None = None,
-        save_runs: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-        checkpoint_filename: str | None = None,
-        *,
+        *args: Any,
         host: str | None = None,
         port: int | None = None,
         user: str | None = None,
         kerb_ticket: str | None = None,
         driver: str = "libhdfs",
         extra_conf: Mapping[str, str] | None = None,
+        **kwargs: Any,
     ) -> None:
         if driver != "libhdfs":
             raise InvalidArgumentError(f"HDFSStore: the only driver is 'libhdfs', not {driver!r}.")
@@ -84,17 +78,9 @@ class HDFSStore(AbstractFilesystemStore):
             "kerb_ticket": kerb_ticket,
             "extra_conf": dict(extra_conf) if extra_conf else None,
         }
+        super().__init__(prefix_path, *args, **kwargs)
         known = {name: value for name, value in connection.items() if value is not None}
-        super().__init__(
-            prefix_path,
-            train_path,
-            val_path,
-            test_path,
-            runs_path,
-            save_runs,
-            {**known, **(storage_options or {})},
-            checkpoint_filename,
-        )
+        self._options = {**known, **self._options}
 
     @classmethod
     def matches(cls, path: str) -> bool:
