@@ -127,7 +127,7 @@ ROOM_ARROWS: dict[str, dict[str, set[str]]] = {
         "failures": {"nodes"},
         "messages": {"checks", "nodes", "failures"},
         "strategy": {"nodes", "worker", "failures"},
-        "adapter": {"checks"},
+        "adapter": {"checks", "worker"},
         "static": {
             "checks", "nodes", "coordinator", "worker", "failures", "messages", "strategy", "adapter",
         },

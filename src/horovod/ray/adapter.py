@@ -9,8 +9,13 @@ from typing import Any
 
 from horovod.errors import ConfigError
 from horovod.ray import checks
+from horovod.ray.worker import RankCall
 
 __all__ = ["Adapter", "BaseParams"]
+
+Callbacks = Sequence[Callable[[Any], Any]]
+Made = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+"""A class, and its arguments."""
 
 
 @dataclass
@@ -49,7 +54,6 @@ class BaseParams:
 class Adapter(ABC):
     """A job on Ray, from ``start`` to ``shutdown``. See :class:`horovod.ray.RayExecutor`."""
 
-    @abstractmethod
     def start(
         self,
         executable_cls: Callable[..., Any] | None = None,
@@ -58,18 +62,22 @@ class Adapter(ABC):
         extra_env_vars: Mapping[str, Any] | None = None,
     ) -> None:
         """Make everything ready for functions."""
+        what, made = "RayExecutor.start", None
+        if executable_cls is not None:
+            checks.function(what, executable_cls)
+            made = (executable_cls, *checks.arguments_of(what, executable_args, executable_kwargs))
+        self._start(made, checks.texts(extra_env_vars))
 
-    @abstractmethod
     def run(
         self,
         fn: Callable[..., Any],
         args: Iterable[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
-        callbacks: Sequence[Callable[[Any], Any]] | None = None,
+        callbacks: Callbacks | None = None,
     ) -> list[Any]:
         """``fn(*args, **kwargs)`` on every rank."""
+        return self._run(self._call("run", fn, args, kwargs), callbacks)
 
-    @abstractmethod
     def run_remote(
         self,
         fn: Callable[..., Any],
@@ -77,17 +85,48 @@ class Adapter(ABC):
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """The same, without waiting: references."""
+        return self._run_remote(self._call("run_remote", fn, args, kwargs))
 
-    @abstractmethod
-    def execute(
-        self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None
-    ) -> list[Any]:
+    def execute(self, fn: Callable[[Any], Any], callbacks: Callbacks | None = None) -> list[Any]:
         """``fn(executable)`` on every rank."""
+        return self._run(self._call("execute", fn), callbacks)
 
-    @abstractmethod
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """``fn(executable)`` on rank 0."""
+        return self._run_single(self._call("execute_single", fn))
 
     @abstractmethod
     def shutdown(self) -> None:
         """Let everything go. Idempotent."""
+
+    @abstractmethod
+    def _start(self, made: Made | None, environment: dict[str, str]) -> None:
+        """Make ready. ``made``: of the executables; ``environment``: of the ranks, over all others."""
+
+    @abstractmethod
+    def _require(self, what: str) -> None:
+        """Raise LaunchError, or NotImplementedError, unless ``what`` can be asked for."""
+
+    @abstractmethod
+    def _run(self, call: RankCall, callbacks: Callbacks | None) -> list[Any]:
+        """Results of all ranks."""
+
+    def _run_remote(self, call: RankCall) -> list[Any]:
+        """References to the results of all ranks."""
+        raise NotImplementedError
+
+    def _run_single(self, call: RankCall) -> Any:
+        """Result of rank 0."""
+        raise NotImplementedError
+
+    def _call(
+        self,
+        what: str,
+        fn: Callable[..., Any],
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> RankCall:
+        self._require(what)
+        checks.function(f"RayExecutor.{what}", fn)
+        arguments = checks.arguments_of(f"RayExecutor.{what}", args, kwargs)
+        return RankCall(what, fn, *arguments, on_executable=what.startswith("execute"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,20 +19,18 @@ from horovod.launch.elastic.job import run_elastic_job
 from horovod.launch.elastic.options import Wishes, elastic_of
 from horovod.launch.output.console import Console
 from horovod.ray import checks
-from horovod.ray.adapter import Adapter, BaseParams
+from horovod.ray.adapter import Adapter, BaseParams, Callbacks, Made
 from horovod.ray.coordinator import forwarded
 from horovod.ray.fleet import ActorFleet, Wanted
 from horovod.ray.messages import listening_beside
 from horovod.ray.nodes import NodeNames, RayHostDiscovery, TestDiscovery, describe_resources, require_ray
-from horovod.ray.worker import FunctionCall
+from horovod.ray.worker import RankCall
 
 __all__ = ["ElasticAdapter", "ElasticParams", "RayHostDiscovery", "TestDiscovery"]
 
 _LOOK_S = 1.0
 _ALL_STEPS = 2
 _FROM_AND_TO = 2
-
-Callbacks = Sequence[Callable[[Any], Any]]
 
 
 @dataclass
@@ -99,24 +97,12 @@ class ElasticAdapter(Adapter):
         self.settings = settings
         self.settings.elastic = True
         self._discovery: HostDiscovery | None = None
-        self._made: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
+        self._made: Made | None = None
         self._environment: dict[str, str] = {}
 
-    def start(
-        self,
-        executable_cls: Callable[..., Any] | None = None,
-        executable_args: Iterable[Any] | None = None,
-        executable_kwargs: Mapping[str, Any] | None = None,
-        extra_env_vars: Mapping[str, Any] | None = None,
-    ) -> None:
-        environment = checks.texts(extra_env_vars)
+    def _start(self, made: Made | None, environment: dict[str, str]) -> None:
         discovery = self._find_discovery()
-        self._made = None
-        if executable_cls is not None:
-            checks.function("RayExecutor.start", executable_cls)
-            arguments = checks.arguments_of("RayExecutor.start", executable_args, executable_kwargs)
-            self._made = (executable_cls, *arguments)
-        self._environment = environment
+        self._made, self._environment = made, environment
         until = time.monotonic() + self.params.elastic_timeout
         while (found := sum(discovery.find_available_hosts_and_slots().values())) < self.params.min_workers:
             if time.monotonic() >= until:
@@ -127,34 +113,6 @@ class ElasticAdapter(Adapter):
                 )
             time.sleep(_LOOK_S)  # nodes of Ray come without a word
         self._discovery = discovery
-
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: Iterable[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        callbacks: Callbacks | None = None,
-    ) -> list[Any]:
-        arguments = checks.arguments_of("RayExecutor.run", args, kwargs)
-        return self._run("run", fn, arguments, FunctionCall(fn, *arguments), callbacks)
-
-    def run_remote(
-        self,
-        fn: Callable[..., Any],
-        args: Iterable[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        raise NotImplementedError(
-            "RayExecutor.run_remote: an elastic job has no fixed ranks to refer to. Call run()."
-        )
-
-    def execute(self, fn: Callable[[Any], Any], callbacks: Callbacks | None = None) -> list[Any]:
-        return self._run("execute", fn, ((), {}), fn, callbacks)
-
-    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        raise NotImplementedError(
-            "RayExecutor.execute_single: the actors of an elastic job end with their call. Call execute()."
-        )
 
     def shutdown(self) -> None:
         """Nothing runs between calls."""
@@ -171,25 +129,30 @@ class ElasticAdapter(Adapter):
         found: HostDiscovery = given
         return found
 
-    def _run(
-        self,
-        what: str,
-        fn: Callable[..., Any],
-        arguments: tuple[tuple[Any, ...], dict[str, Any]],
-        function: Callable[[Any], Any],
-        callbacks: Callbacks | None,
-    ) -> list[Any]:
-        """Run a job whose workers call ``function`` with their executable."""
+    def _require(self, what: str) -> None:
+        if what == "run_remote":
+            raise NotImplementedError(
+                "RayExecutor.run_remote: an elastic job has no fixed ranks to refer to. Call run()."
+            )
+        if what == "execute_single":
+            raise NotImplementedError(
+                "RayExecutor.execute_single: the actors of an elastic job end with their call. Call "
+                "execute()."
+            )
         require_ray(f"RayExecutor.{what}")
         if self._discovery is None:
             raise LaunchError(f"RayExecutor.{what}: it is not started. Call start() before {what}().")
-        checks.function(f"RayExecutor.{what}", fn)
+
+    def _run(self, call: RankCall, callbacks: Callbacks | None) -> list[Any]:
+        """Run a job whose workers make ``call`` with their executable."""
+        what, discovery = f"RayExecutor.{call.what}", self._discovery
+        assert discovery is not None
         try:
-            call = pack_call(_Made(self._made, function), (), {})
+            data = pack_call(_Made(self._made, call), (), {})
         except Exception as error:
-            raise LaunchError(f"RayExecutor.{what}: {why_unpicklable(fn, *arguments, error)}") from error
+            raise LaunchError(f"{what}: {why_unpicklable(call.fn, call.args, call.kwargs, error)}") from error
         job = Job(
-            command=(f"RayExecutor.{what}",),
+            command=(what,),
             processes=self.params.min_workers,
             launcher="ray",
             options={
@@ -198,7 +161,7 @@ class ElasticAdapter(Adapter):
             },
             interfaces=interface_names(self.settings.nics),
             status=False,
-            call=call,
+            call=data,
         )
         wishes = Wishes(
             min_num_proc=self.params.min_workers,
@@ -208,8 +171,8 @@ class ElasticAdapter(Adapter):
             failure_domain="slot",  # a node with many GPUs does without the one whose actor has died
         )
         inherited = forwarded(os.environ)
-        how = elastic_of(wishes, job, inherited, self._discovery)
-        names = self._discovery.names if isinstance(self._discovery, RayHostDiscovery) else NodeNames()
+        how = elastic_of(wishes, job, inherited, discovery)
+        names = discovery.names if isinstance(discovery, RayHostDiscovery) else NodeNames()
         console = Console(verbose=self.settings.verbose >= _ALL_STEPS, words=sys.stderr)
         results = Results()
         with listening_beside(callbacks) as queue:
@@ -246,7 +209,7 @@ class _Made:
 
     def __init__(
         self,
-        made: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None,
+        made: Made | None,
         function: Callable[[Any], Any],
     ) -> None:
         self._made = made

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from horovod.errors import ConfigError
-from horovod.ray.adapter import Adapter
+from horovod.ray.adapter import Adapter, Callbacks
 from horovod.ray.coordinator import Coordinator
 from horovod.ray.elastic_v2 import ElasticAdapter, ElasticParams
 from horovod.ray.nodes import require_ray
@@ -22,8 +22,6 @@ __all__ = [
     "StaticAdapter",
     "StaticParams",
 ]
-
-Callbacks = Sequence[Callable[[Any], Any]]
 
 
 class RayExecutor:

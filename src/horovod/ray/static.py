@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,13 @@ import ray
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.ray import checks
-from horovod.ray.adapter import Adapter, BaseParams
+from horovod.ray.adapter import Adapter, BaseParams, Callbacks, Made
 from horovod.ray.coordinator import Coordinator
 from horovod.ray.failures import ActorFailed, Member, await_members, first_answers, shipped
 from horovod.ray.messages import listening
 from horovod.ray.nodes import connection
 from horovod.ray.strategy import BaseStrategy, ColocatedStrategy, PGStrategy
-from horovod.ray.worker import FunctionCall
+from horovod.ray.worker import RankCall
 from horovod.runner.common.util.timeout import Timeout
 
 __all__ = ["StaticAdapter", "StaticParams"]
@@ -117,36 +117,20 @@ class StaticAdapter(Adapter):
         self._broken = self._connection = ""
         self._locks = _Locks()
 
-    def start(
-        self,
-        executable_cls: Callable[..., Any] | None = None,
-        executable_args: Iterable[Any] | None = None,
-        executable_kwargs: Mapping[str, Any] | None = None,
-        extra_env_vars: Mapping[str, Any] | None = None,
-    ) -> None:
+    def _start(self, made: Made | None, environment: dict[str, str]) -> None:
         if self._strategy is not None:
             raise LaunchError("RayExecutor: it is started already. Call shutdown() before start().")
-        extra_env_vars = checks.texts(extra_env_vars)
-        if executable_cls is not None:
-            checks.function("RayExecutor.start", executable_cls)
         self._broken, self._connection = "", connection()
         self._strategy = self.params.strategy(self.settings)
         try:
-            self._start(executable_cls, executable_args, executable_kwargs, extra_env_vars)
+            self._place(self._strategy, made, environment)
         except BaseException:
             self._broken = "the start has failed."
             self.shutdown()
             raise
 
-    def _start(
-        self,
-        executable_cls: Callable[..., Any] | None,
-        executable_args: Iterable[Any] | None,
-        executable_kwargs: Mapping[str, Any] | None,
-        extra_env_vars: Mapping[str, Any] | None,
-    ) -> None:
-        assert self._strategy is not None
-        workers, _ = self._strategy.create_workers()
+    def _place(self, strategy: BaseStrategy, made: Made | None, environment: dict[str, str]) -> None:
+        workers, _ = strategy.create_workers()
         self._members = [Member(rank, "unknown", "unknown", worker) for rank, worker in enumerate(workers)]
         self._coordinator = coordinator = Coordinator(self.settings)
         limit = self.settings.start_timeout
@@ -160,57 +144,29 @@ class StaticAdapter(Adapter):
         places = coordinator.finalize_registration()
         shared = coordinator.establish_rendezvous()
         devices = self._devices(workers, nodes, limit)
-        given = extra_env_vars or {}
         self._await(
             [
-                worker.update_env_vars.remote({**shared, **places[rank], **devices[rank], **given})
+                worker.update_env_vars.remote({**shared, **places[rank], **devices[rank], **environment})
                 for rank, worker in enumerate(workers)
             ],
             limit,
         )
-        if executable_cls is not None:
-            arguments = checks.arguments_of("RayExecutor.start", executable_args, executable_kwargs)
-            parts = shipped(
-                "RayExecutor.start", executable_cls, *arguments, parts=(executable_cls, *arguments)
-            )
+        if made is not None:
+            parts = shipped("RayExecutor.start", *made, parts=made)
             self._results([worker.start_executable.remote(*parts) for worker in workers], None)
 
-    def run(
-        self,
-        fn: Callable[..., Any],
-        args: Iterable[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        callbacks: Sequence[Callable[[Any], Any]] | None = None,
-    ) -> list[Any]:
+    def _run(self, call: RankCall, callbacks: Callbacks | None) -> list[Any]:
         with self._locks.turn:
-            members = self._able("run")
+            members = self._able(call.what)
             with listening(members, callbacks) as tell:
-                return self._results(self._call("run", members, fn, args, kwargs), tell)
+                return self._results(self._submit(members, call), tell)
 
-    def run_remote(
-        self,
-        fn: Callable[..., Any],
-        args: Iterable[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        return self._call("run_remote", self._able("run_remote"), fn, args, kwargs)
+    def _run_remote(self, call: RankCall) -> list[Any]:
+        return self._submit(self._able(call.what), call)
 
-    def execute(
-        self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None
-    ) -> list[Any]:
+    def _run_single(self, call: RankCall) -> Any:
         with self._locks.turn:
-            members = self._able("execute")
-            checks.function("RayExecutor.execute", fn)
-            (function,) = shipped("RayExecutor.execute", fn, (), {}, parts=(fn,))
-            with listening(members, callbacks) as tell:
-                return self._results(self._submit(members, function), tell)
-
-    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
-        with self._locks.turn:
-            first = self._able("execute_single")[:1]
-            checks.function("RayExecutor.execute_single", fn)
-            (function,) = shipped("RayExecutor.execute_single", fn, (), {}, parts=(fn,))
-            return self._results(self._submit(first, function), None)[0]
+            return self._results(self._submit(self._able(call.what)[:1], call), None)[0]
 
     def shutdown(self) -> None:
         """Ranks end in peace, unless one has failed: then at once."""
@@ -248,20 +204,11 @@ class StaticAdapter(Adapter):
             )
         return self._members
 
-    def _call(
-        self,
-        what: str,
-        members: Sequence[Member],
-        fn: Callable[..., Any],
-        args: Iterable[Any] | None,
-        kwargs: Mapping[str, Any] | None,
-    ) -> list[Any]:
-        checks.function(f"RayExecutor.{what}", fn)
-        arguments = checks.arguments_of(f"RayExecutor.{what}", args, kwargs)
-        (call,) = shipped(f"RayExecutor.{what}", fn, *arguments, parts=(FunctionCall(fn, *arguments),))
-        return self._submit(members, call)
+    def _require(self, what: str) -> None:
+        self._able(what)
 
-    def _submit(self, members: Sequence[Member], function: Any) -> list[Any]:
+    def _submit(self, members: Sequence[Member], call: RankCall) -> list[Any]:
+        (function,) = shipped(f"RayExecutor.{call.what}", call.fn, call.args, call.kwargs, parts=(call,))
         with self._locks.order:
             return [member.actor.execute.remote(function) for member in members]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -15,7 +16,7 @@ from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.errors import InvalidArgumentError
 from horovod.ray import ray_logger
 
-__all__ = ["BaseHorovodWorker", "FunctionCall", "leave_outer_job"]
+__all__ = ["BaseHorovodWorker", "RankCall", "leave_outer_job"]
 
 _OF_OTHERS = ("HOROVOD_ELASTIC", WORKER_VARIABLE, SOCKET_VARIABLE)
 
@@ -99,13 +100,20 @@ class BaseHorovodWorker:
         ray_logger.configure(queue)
 
 
-class FunctionCall:
-    """A function with its arguments, as a function of the executable, which it has no use for."""
+@dataclass(frozen=True)
+class RankCall:
+    """A call that every rank makes, as a function of its executable.
 
-    def __init__(self, fn: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
-        self._fn = fn
-        self._args = tuple(args)
-        self._kwargs = dict(kwargs)
+    Attributes:
+        what: the method that was asked for it, for messages.
+        on_executable: ``fn`` is called with the executable, in place of arguments.
+    """
 
-    def __call__(self, _: Any) -> Any:
-        return self._fn(*self._args, **self._kwargs)
+    what: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    on_executable: bool = False
+
+    def __call__(self, executable: Any) -> Any:
+        return self.fn(executable) if self.on_executable else self.fn(*self.args, **self.kwargs)
