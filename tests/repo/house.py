@@ -35,10 +35,8 @@ _OF_THE_INTERFACE = frozenset(
         "DistributedOptimizer",
         "ElasticSampler",
         "ParquetDataModule",
-        "RayHostDiscovery",
         "SyncBatchNorm",
         "SyncBatchNormalization",
-        "TestDiscovery",
         "TorchEstimator",
         "TorchModel",
     }

@@ -9,47 +9,11 @@ from dataclasses import fields
 from typing import Any
 
 from horovod.errors import ConfigError, deprecated
-from horovod.ray import nodes
 from horovod.ray.elastic_v2 import ElasticAdapter, ElasticParams
-from horovod.ray.nodes import require_ray
+from horovod.ray.nodes import RayHostDiscovery, TestDiscovery, require_ray
 from horovod.ray.settings import ElasticSettings, keep_identity
 
 __all__ = ["ElasticRayExecutor", "RayHostDiscovery", "TestDiscovery"]
-
-
-class RayHostDiscovery(nodes.RayHostDiscovery):
-    """:class:`horovod.ray.elastic_v2.RayHostDiscovery` with the former names of its arguments."""
-
-    def __init__(self, use_gpu: bool = False, cpus_per_slot: float = 1, gpus_per_slot: float = 1) -> None:
-        super().__init__(use_gpu, cpus_per_slot, gpus_per_slot)
-
-
-class TestDiscovery(nodes.TestDiscovery):
-    """:class:`horovod.ray.elastic_v2.TestDiscovery` with the former names of its arguments."""
-
-    __test__ = False  # for pytest
-
-    def __init__(
-        self,
-        min_hosts: int,
-        max_hosts: int,
-        change_frequency_s: float,
-        use_gpu: bool = False,
-        cpus_per_slot: float = 1,
-        gpus_per_slot: float = 1,
-        verbose: bool = True,
-        _graceful: bool = True,
-    ) -> None:
-        super().__init__(
-            min_hosts,
-            max_hosts,
-            change_frequency_s,
-            use_gpu,
-            cpus_per_slot,
-            gpus_per_slot,
-            verbose,
-            _graceful,
-        )
 
 
 class ElasticRayExecutor:

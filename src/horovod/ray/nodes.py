@@ -147,12 +147,21 @@ class RayHostDiscovery(HostDiscovery):
         use_gpu: whether each rank has GPUs.
         cpus_per_worker: CPUs of each rank.
         gpus_per_worker: GPUs of each rank, if it has them.
+        cpus_per_slot, gpus_per_slot: former names of these two.
     """
 
-    def __init__(self, use_gpu: bool = False, cpus_per_worker: float = 1, gpus_per_worker: float = 1) -> None:
+    def __init__(
+        self,
+        use_gpu: bool = False,
+        cpus_per_worker: float = 1,
+        gpus_per_worker: float = 1,
+        *,
+        cpus_per_slot: float | None = None,
+        gpus_per_slot: float | None = None,
+    ) -> None:
         self.use_gpu = use_gpu
-        self.cpus_per_worker = cpus_per_worker
-        self.gpus_per_worker = gpus_per_worker
+        self.cpus_per_worker = cpus_per_worker if cpus_per_slot is None else cpus_per_slot
+        self.gpus_per_worker = gpus_per_worker if gpus_per_slot is None else gpus_per_slot
         self.names = NodeNames()
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
@@ -170,7 +179,7 @@ class TestDiscovery(RayHostDiscovery):
         min_hosts: nodes that always stay; with no more one comes back.
         max_hosts: with so many one is taken away.
         change_frequency_s: seconds between two changes.
-        use_gpu, cpus_per_worker, gpus_per_worker: as of :class:`RayHostDiscovery`.
+        use_gpu, cpus_per_worker, gpus_per_worker, former: as of :class:`RayHostDiscovery`.
         verbose: print each change.
         _graceful: a node that is taken away lives on, unused. False: its Ray is killed, unless it is the node
             of this process; it does not come back.
@@ -188,8 +197,9 @@ class TestDiscovery(RayHostDiscovery):
         gpus_per_worker: float = 1,
         verbose: bool = True,
         _graceful: bool = True,
+        **former: float,
     ) -> None:
-        super().__init__(use_gpu, cpus_per_worker, gpus_per_worker)
+        super().__init__(use_gpu, cpus_per_worker, gpus_per_worker, **former)
         self._min_hosts = min_hosts
         self._max_hosts = max_hosts
         self._change_frequency_s = change_frequency_s
