@@ -7,14 +7,14 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from horovod.errors import ConfigError, WorkerFailed
+from horovod.errors import ConfigError
 from horovod.launch.calls.functions import interface_names
 from horovod.launch.contracts.job import Results
 from horovod.launch.elastic.job import run_elastic_job
 from horovod.launch.elastic.options import Wishes, elastic_of
 from horovod.launch.output.console import TextSink
 from horovod.spark.stage import SparkTasks
-from horovod.spark.static import SparkCall
+from horovod.spark.static import SparkCall, explained
 
 __all__ = ["run_elastic"]
 
@@ -101,11 +101,8 @@ def run_elastic(
     assert isinstance(job.tasks, SparkTasks)
     how = elastic_of(wishes, job, environment, job.tasks.discovery)
     results = Results()
-    try:
+    with explained(results):
         run_elastic_job(job, how, environment, console, results)
-    except WorkerFailed as failure:
-        call.explain(failure, results)
-        raise
     return call.results(results, how.rules.least)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from horovod.bootstrap.place.interpreter import module_words
-from horovod.errors import ConfigError, WorkerFailed
-from horovod.launch.calls.functions import call_environment, explain_failure, result_of
+from horovod.errors import ConfigError
+from horovod.launch.calls.functions import call_environment, result_of
 from horovod.launch.contracts.job import Job, Results
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.output.streams import STREAMS
@@ -18,7 +18,7 @@ from horovod.launch.run import run_job
 from horovod.spark import sparkdl_shim
 from horovod.spark.log import LOG, listener
 from horovod.spark.stage import active_context, has_fixed_slots
-from horovod.spark.static import SparkCall, packed
+from horovod.spark.static import SparkCall, explained, packed
 
 __all__ = ["HorovodRunner"]
 
@@ -131,12 +131,8 @@ def _run_here(
         listeners=listeners,
     )
     results = Results()
-    try:
+    with explained(results):
         run_job(job, call_environment(), console, results)
-    except WorkerFailed as failure:
-        if failure.rank is not None:
-            explain_failure(failure, results.sent.get(failure.rank), trusted=True)
-        raise
     return result_of(results.sent.get(0), 0, trusted=True)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ from horovod.launch.output.streams import STREAMS
 from horovod.launch.run import run_job
 from horovod.spark.stage import SparkTasks, active_context
 
-__all__ = ["SparkCall", "packed", "run"]
+__all__ = ["SparkCall", "explained", "packed", "run"]
 
 _START_VARIABLE = "HOROVOD_SPARK_START_TIMEOUT"
 _START_S = 600.0
@@ -137,11 +138,8 @@ class SparkCall:
         console = self.console()
         job = self.job(console)
         results = Results()
-        try:
+        with explained(results):
             run_job(job, self.environment(), console, results)
-        except WorkerFailed as failure:
-            self.explain(failure, results)
-            raise
         return self.results(results, job.processes)
 
     def console(self) -> Console:
@@ -217,11 +215,6 @@ class SparkCall:
             given[PATH_VARIABLE] = ""  # in place of where the task imports from
         return {name: value for name, value in given.items() if value is not None}
 
-    def explain(self, failure: WorkerFailed, results: Results) -> None:
-        """Put the exception of the function behind the failure of its rank."""
-        if failure.rank is not None:
-            explain_failure(failure, results.sent.get(failure.rank), trusted=True)
-
     def results(self, results: Results, count: int) -> list[Any]:
         """By rank. They may be pickles: the driver unpickles what tasks return anyway (``collect``), and only
         they have the key.
@@ -239,6 +232,17 @@ class SparkCall:
         if not start_s > 0.0:
             raise ConfigError(f"{self.what}: the start time-out must be a number of seconds, not {given!r}.")
         return start_s
+
+
+@contextmanager
+def explained(results: Results) -> Iterator[None]:
+    """Put the exception of the function behind the failure of a rank within."""
+    try:
+        yield
+    except WorkerFailed as failure:
+        if failure.rank is not None:
+            explain_failure(failure, results.sent.get(failure.rank), trusted=True)
+        raise
 
 
 def packed(

@@ -15,7 +15,7 @@ from horovod.data.parquet import ParquetReader
 from horovod.errors import DataStoreError, InvalidArgumentError
 from horovod.spark.common.columns import densify
 
-__all__ = ["Batches", "DataModule", "NVTabularDataModule", "ParquetModule"]
+__all__ = ["MapIterable", "Batches", "DataModule", "NVTabularDataModule", "ParquetModule"]
 
 
 class DataModule(ABC):
@@ -279,3 +279,27 @@ class _AfterDense:
             if name in row:
                 row[name] = densify(np.asarray(row[name])[None], size)[0]
         return self._transform(row)
+
+
+class MapIterable:
+    """Items of ``data``, again and again, each passed through a function.
+
+    Args:
+        data: anything to loop over, more than once.
+        epochs: how often; ``None`` = without end.
+        map_fn: called with each item; by default items stay as they are.
+    """
+
+    def __init__(
+        self, data: Iterable[Any], epochs: int | None = None, map_fn: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.data = data
+        self.epochs = epochs
+        self.map_fn = map_fn
+
+    def __iter__(self) -> Iterator[Any]:
+        passes = 0
+        while self.epochs is None or passes < self.epochs:
+            for item in self.data:
+                yield item if self.map_fn is None else self.map_fn(item)
+            passes += 1

@@ -218,6 +218,7 @@ class HorovodEstimator(EstimatorParams, Saveable, Estimator):  # type: ignore[mi
         name = self._checkpoint_name(remote.checkpoint_filename)
         seed = self._value("random_seed")
         arguments = {
+            **self._values("shuffle", "inmemory_cache_all", "reader_pool_type", "label_cols"),
             "train_dir": remote.train_data_path,
             "val_dir": remote.val_data_path,
             "train_rows": train_rows,
@@ -226,9 +227,7 @@ class HorovodEstimator(EstimatorParams, Saveable, Estimator):  # type: ignore[mi
             "has_val": bool(val_rows),
             "train_batch_size": batch,
             "val_batch_size": val_batch,
-            "shuffle": self._value("shuffle"),
             "transform_fn": self._value("transformation_fn"),
-            "inmemory_cache_all": self._value("inmemory_cache_all"),
             "schema_fields": [*self._columns_read()],
             "storage_options": remote.storage_options,
             "steps_per_epoch_train": train_steps,
@@ -237,9 +236,7 @@ class HorovodEstimator(EstimatorParams, Saveable, Estimator):  # type: ignore[mi
             "random_seed": seed or 0,
             "train_reader_worker_count": self._value("train_reader_num_workers"),
             "val_reader_worker_count": self._value("val_reader_num_workers"),
-            "reader_pool_type": self._value("reader_pool_type"),
             "metadata": metadata,
-            "label_cols": self._value("label_cols"),
             "continuous_cols": self._value("continuous_cols") or [],
             "categorical_cols": self._value("categorical_cols") or [],
         }
@@ -251,12 +248,10 @@ class HorovodEstimator(EstimatorParams, Saveable, Estimator):  # type: ignore[mi
             data_module=self._value("data_module") or self._data_module(),
             data_arguments={**arguments, **self._data_arguments()},
             columns=self._columns(),
-            epochs=self._value("epochs"),
             train_steps=train_steps,
             val_steps=val_steps,
             seed=seed,
-            use_gpu=self._value("use_gpu"),
-            verbose=self._value("verbose"),
+            **self._values("epochs", "use_gpu", "verbose"),
         )
 
     def _data_arguments(self) -> dict[str, Any]:

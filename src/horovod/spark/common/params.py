@@ -131,6 +131,10 @@ class HasParameters(Params):  # type: ignore[misc]
         found = self.getOrDefault(name)
         return self._defaultParamMap.get(self.getParam(name)) if found is None else found
 
+    def _values(self, *names: str) -> dict[str, Any]:
+        """Return the values of these parameters, by name."""
+        return {name: self._value(name) for name in names}
+
     if TYPE_CHECKING:  # the accessors come from the table
 
         def __getattr__(self, name: str) -> Any: ...

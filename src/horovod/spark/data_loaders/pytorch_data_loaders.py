@@ -181,7 +181,7 @@ class PytorchInfiniteDataLoader(PytorchDataLoader):
             yield from super()._rows()
 
 
-class PytorchInmemDataLoader(BaseDataLoader):
+class PytorchInmemDataLoader(PytorchDataLoader):
     """Batches of tensors of rows that are read once and stay in memory.
 
     Args:
@@ -207,31 +207,19 @@ class PytorchInmemDataLoader(BaseDataLoader):
         limit_step_per_epoch: int = -1,
         verbose: bool = False,
     ) -> None:
-        super().__init__()
         if limit_step_per_epoch < 1:
             raise InvalidArgumentError("PytorchInmemDataLoader needs limit_step_per_epoch, of 1 or more.")
         if reader.endless:
             raise InvalidArgumentError("PytorchInmemDataLoader needs a reader with an end: epochs=1.")
-        self.reader = reader
-        self.batch_size = batch_size
+        super().__init__(reader, batch_size, 0, name, limit_step_per_epoch, verbose)
         self.num_epochs = num_epochs
-        self.name = name
         self.shuffle = shuffle
-        self.limit_step_per_epoch = limit_step_per_epoch
-        self.verbose = verbose
         self._stream: Iterator[Arrays] | None = None
-
-    def __len__(self) -> int:
-        """Steps of an epoch."""
-        return self.limit_step_per_epoch
 
     def _iterate(self) -> Iterator[Arrays]:
         if self._stream is None:
             self._stream = batches_of(self._passes(_together(self.reader)), self.batch_size)
         return islice(self._stream, self.limit_step_per_epoch)
-
-    def _process_batch(self, batch: Arrays) -> Any:
-        return as_tensors(batch)
 
     def _passes(self, rows: Arrays) -> Iterator[Arrays]:
         size = len(next(iter(rows.values())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from horovod.spark.common.datamodule import NVTabularDataModule, ParquetModule
+from horovod.spark.common.datamodule import MapIterable, NVTabularDataModule, ParquetModule
 
 __all__ = ["NVTabularDataModule", "ParquetDataModule", "PetastormDataModule"]
 
@@ -24,28 +24,17 @@ class ParquetDataModule(ParquetModule):
         self._make_dataset = make_dataset
 
     def train_data(self) -> Iterable[Any]:
-        return self._made(_Endless(super().train_data()))
+        return self._made(MapIterable(super().train_data()))
 
     def val_data(self) -> Iterable[Any] | None:
         batches = super().val_data()
-        return None if batches is None else self._made(_Endless(batches))
+        return None if batches is None else self._made(MapIterable(batches))
 
     def _made(self, batches: Iterable[Any]) -> Iterable[Any]:
         if self._make_dataset is None:
             return batches
         made: Iterable[Any] = self._make_dataset(batches)
         return made
-
-
-class _Endless:
-    """Loop after loop over some batches."""
-
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> Any:
-        while True:
-            yield from self._batches
 
 
 PetastormDataModule = ParquetDataModule

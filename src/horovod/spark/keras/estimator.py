@@ -75,8 +75,7 @@ class KerasEstimator(KerasSaveable, HorovodEstimator):
         return ParquetDataModule
 
     def _data_arguments(self) -> dict[str, Any]:
-        size = self._value("tensorflow_dataset_prefetch_buffer_size")
-        return {"tensorflow_dataset_prefetch_buffer_size": size}
+        return self._values("tensorflow_dataset_prefetch_buffer_size")
 
     def _steps(self, rows: int, rows_of_a_step: int) -> int:
         return math.ceil(rows / rows_of_a_step)
@@ -125,11 +124,8 @@ class KerasEstimator(KerasSaveable, HorovodEstimator):
             model=as_bytes(model),
             optimizer=optimizer,
             loss=loss,
-            loss_weights=self._value("loss_weights"),
-            metrics=self._value("metrics"),
             custom_objects={**names_of(loss, self._value("metrics")), **self._value("custom_objects")},
-            gradient_compression=self._value("gradient_compression"),
-            callbacks=self._value("callbacks"),
+            **self._values("loss_weights", "metrics", "gradient_compression", "callbacks"),
             checkpoint_callback=checkpoint,
         )
 

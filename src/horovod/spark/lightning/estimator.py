@@ -93,16 +93,10 @@ class TorchEstimator(TorchLosses):
         return filename if filename.endswith(_SUFFIX) else f"{filename}{_SUFFIX}"
 
     def _data_arguments(self) -> dict[str, Any]:
-        names = (
-            "debug_data_loader",
-            "train_async_data_loader_queue_size",
-            "val_async_data_loader_queue_size",
-            "transformation_edit_fields",
-            "transformation_removed_fields",
-        )
-        found = {name: self._value(name) for name in names}
         return {
-            **found,
+            **self._values("train_async_data_loader_queue_size", "val_async_data_loader_queue_size"),
+            **self._values("transformation_edit_fields", "transformation_removed_fields"),
+            **self._values("debug_data_loader"),
             "num_reader_epochs": self._value("loader_num_epochs"),
             "transformation": self._value("transformation_fn"),
         }
@@ -134,13 +128,8 @@ class TorchEstimator(TorchLosses):
             model=PackedModule.of(model),
             optimizer=None if optimizer is None else PackedOptimizer.of(optimizer, model),
             losses=losses,
-            gradient_compression=self._value("gradient_compression"),
-            callbacks=self._value("callbacks"),
-            trainer_args=self._value("trainer_args"),
-            logger=self._value("logger"),
-            log_every_n_steps=self._value("log_every_n_steps"),
-            terminate_on_nan=self._value("terminate_on_nan"),
-            profiler=self._value("profiler"),
+            **self._values("gradient_compression", "callbacks", "trainer_args", "logger"),
+            **self._values("log_every_n_steps", "terminate_on_nan", "profiler"),
             steps=(self._value("train_steps_per_epoch"), self._value("validation_steps_per_epoch")),
         )
 

@@ -36,7 +36,7 @@ class TorchLosses(TorchSaveable, HorovodEstimator):
         return rows // rows_of_a_step
 
     def _shapes(self) -> dict[str, Any]:
-        return {"input_shapes": self._value("input_shapes"), "label_shapes": self._value("label_shapes")}
+        return self._values("input_shapes", "label_shapes")
 
     def _losses(self) -> Losses:
         """
@@ -70,9 +70,7 @@ class TorchLosses(TorchSaveable, HorovodEstimator):
     ) -> dict[str, Any]:
         return {
             **super()._get_model_kwargs(model, history, optimizer, run_id, metadata),
-            "input_shapes": self._value("input_shapes"),
-            "loss": self._value("loss"),
-            "loss_constructors": self._value("loss_constructors"),
+            **self._values("input_shapes", "loss", "loss_constructors"),
         }
 
 
@@ -121,10 +119,9 @@ class TorchEstimator(TorchLosses):
             model=PackedModule.of(model),
             optimizer=PackedOptimizer.of(optimizer, model),
             losses=losses,
-            gradient_compression=self._value("gradient_compression"),
-            backward_passes_per_step=self._value("backward_passes_per_step"),
-            train_minibatch_fn=self._value("train_minibatch_fn"),
-            callbacks=self._value("callbacks"),
+            **self._values(
+                "gradient_compression", "backward_passes_per_step", "train_minibatch_fn", "callbacks"
+            ),
         )
 
     def _trained(self, training: TorchTraining, checkpoint: bytes) -> dict[str, Any]:
