@@ -7,7 +7,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -131,22 +130,7 @@ class Store(ABC):
 
     def to_remote(self, run_id: str, dataset_idx: int | None = None) -> RemoteStore:
         """Return the part of the store that ranks need for one run; it can be pickled."""
-        return RemoteStore(
-            store=self,
-            train_data_path=self.get_train_data_path(dataset_idx),
-            val_data_path=self.get_val_data_path(dataset_idx),
-            test_data_path=self.get_test_data_path(dataset_idx),
-            saving_runs=self.saving_runs(),
-            runs_path=self.get_runs_path(),
-            run_path=self.get_run_path(run_id),
-            checkpoint_path=self.get_checkpoint_path(run_id),
-            logs_path=self.get_logs_path(run_id),
-            checkpoint_filename=self.get_checkpoint_filename(),
-            logs_subdir=self.get_logs_subdir(),
-            get_local_output_dir=self.get_local_output_dir_fn(run_id),
-            sync=self.sync_fn(run_id),
-            storage_options=dict(self.storage_options),
-        )
+        return RemoteStore(self, run_id, dataset_idx)
 
     @property
     def storage_options(self) -> dict[str, Any]:
@@ -162,7 +146,6 @@ class Store(ABC):
         self.write_text(f"{path}/.writable", "")
 
 
-@dataclass(frozen=True)
 class RemoteStore:
     """Paths and functions for the ranks of one run.
 
@@ -174,20 +157,21 @@ class RemoteStore:
         storage_options: for fsspec, to open the paths.
     """
 
-    store: Store = field(repr=False)
-    train_data_path: str
-    val_data_path: str
-    test_data_path: str
-    saving_runs: bool
-    runs_path: str
-    run_path: str
-    checkpoint_path: str | None
-    logs_path: str | None
-    checkpoint_filename: str
-    logs_subdir: str
-    get_local_output_dir: Callable[[], AbstractContextManager[str]] = field(repr=False)
-    sync: Callable[[str], None] = field(repr=False)
-    storage_options: dict[str, Any] = field(repr=False)
+    def __init__(self, store: Store, run_id: str, dataset_idx: int | None) -> None:
+        self.store = store
+        self.train_data_path = store.get_train_data_path(dataset_idx)
+        self.val_data_path = store.get_val_data_path(dataset_idx)
+        self.test_data_path = store.get_test_data_path(dataset_idx)
+        self.saving_runs = store.saving_runs()
+        self.runs_path = store.get_runs_path()
+        self.run_path = store.get_run_path(run_id)
+        self.checkpoint_path = store.get_checkpoint_path(run_id)
+        self.logs_path = store.get_logs_path(run_id)
+        self.checkpoint_filename = store.get_checkpoint_filename()
+        self.logs_subdir = store.get_logs_subdir()
+        self.get_local_output_dir = store.get_local_output_dir_fn(run_id)
+        self.sync = store.sync_fn(run_id)
+        self.storage_options = dict(store.storage_options)
 
     def exists(self, path: str) -> bool:
         """Return whether there is something at ``path``."""
