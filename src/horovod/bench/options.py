@@ -65,6 +65,8 @@ columns:
 Libraries are measured in rounds, one after another, every second round
 backwards. Every result is checked before it is timed.
 """
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_FORM = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -292,10 +294,6 @@ def _told(read: Read) -> Read:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return reader
-
-
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_FORM = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:

@@ -11,6 +11,9 @@ from horovod.bench.result import Result
 
 __all__ = ["ProgressLine", "ResultTable"]
 
+_EVERY_S = 2.0
+_ERASE = "\x1b[K"
+
 
 class ResultTable:
     """Lines of one width.
@@ -69,10 +72,6 @@ def _figure(value: float) -> str:
     if value >= 1000:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 100 else f"{value:.2f}"
-
-
-_EVERY_S = 2.0
-_ERASE = "\x1b[K"
 
 
 class ProgressLine:

@@ -34,6 +34,10 @@ __all__ = [
     "versions",
 ]
 
+CALM_CPUS = 0.35  # a figure is disturbed if other programs used more meanwhile
+OWN = "farandole"
+LIMIT = "limit"
+
 
 def machine() -> dict[str, str]:
     """Processors, memory and system, in words."""
@@ -55,9 +59,6 @@ def versions(distributions: Iterable[str] = ("farandole", "torch")) -> dict[str,
         except metadata.PackageNotFoundError:
             pass  # a source tree, or a library that this run does not need
     return found
-
-
-CALM_CPUS = 0.35  # a figure is disturbed if other programs used more meanwhile
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,6 @@ def bus_factor(operation: str, ranks: int) -> float:
 def algorithm_bandwidth(size_bytes: int, time_s: float) -> float:
     """GB/s, of 10^9 bytes; 0 where no time was measured."""
     return size_bytes / time_s / 1e9 if time_s > 0 else 0.0
-
-
-OWN = "farandole"
-LIMIT = "limit"
 
 
 @dataclass(frozen=True)

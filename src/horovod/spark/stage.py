@@ -21,6 +21,15 @@ from horovod.wordings import TASKS_DID_NOT_START
 
 __all__ = ["SparkTasks", "active_context", "free_slots", "has_fixed_slots", "is_one_machine"]
 
+_BROADCAST_BYTES = 256 << 10
+_ASK_S = 0.25  # between two looks at the slots that there are
+_PATIENT_S = 5.0  # who waits longer for slots is told why
+_CLOSE_S = 20.0
+_SAY_S = 2.0  # how long Spark may take to say why a task failed
+_LOOK_S = 0.1
+_NO_HOROVOD = "ModuleNotFoundError: No module named 'horovod'"
+_numbers = itertools.count()
+
 
 def active_context(who: str) -> Any:
     """The active SparkContext. ``who``: needs it, in the message.
@@ -58,17 +67,6 @@ def free_slots(context: Any) -> int | None:
         return int(scala.maxNumConcurrentTasks(profile))
     except Exception:  # no public interface: another release may not have it
         return None
-
-
-_BROADCAST_BYTES = 256 << 10
-_ASK_S = 0.25  # between two looks at the slots that there are
-_PATIENT_S = 5.0  # who waits longer for slots is told why
-_CLOSE_S = 20.0
-_SAY_S = 2.0  # how long Spark may take to say why a task failed
-_LOOK_S = 0.1
-_NO_HOROVOD = "ModuleNotFoundError: No module named 'horovod'"
-
-_numbers = itertools.count()
 
 
 class SparkTasks:

@@ -20,6 +20,10 @@ from horovod.launch.tasks.task import work
 
 __all__ = ["TaskBody", "get_available_devices", "host_hash", "is_databricks", "machine"]
 
+# Of the Python worker, and nobody else's.
+_NOT_FOR_RANKS = frozenset({"PYTHON_WORKER_FACTORY_SECRET", "SPARK_REUSE_WORKER"})
+_GPU = "gpu"
+
 
 def machine() -> str:
     """Equal for processes that share a machine. Containers of YARN are machines of their own, though they may
@@ -37,11 +41,6 @@ def host_hash(salt: str | None = None) -> str:
 def is_databricks() -> bool:
     """Return whether this process runs on Databricks."""
     return "DATABRICKS_RUNTIME_VERSION" in os.environ
-
-
-# Of the Python worker, and nobody else's.
-_NOT_FOR_RANKS = frozenset({"PYTHON_WORKER_FACTORY_SECRET", "SPARK_REUSE_WORKER"})
-_GPU = "gpu"
 
 
 class TaskBody:

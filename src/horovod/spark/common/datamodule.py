@@ -17,6 +17,9 @@ from horovod.spark.common.columns import densify
 
 __all__ = ["MapIterable", "Batches", "DataModule", "NVTabularDataModule", "ParquetModule"]
 
+Arrays = dict[str, NDArray[Any]]
+T = TypeVar("T")
+
 
 class DataModule(ABC):
     """Batches of a rank. Estimators make one on every rank, and use it in a ``with`` block.
@@ -116,10 +119,6 @@ class NVTabularDataModule(DataModule):
 
     def val_data(self) -> Any:
         raise NotImplementedError
-
-
-Arrays = dict[str, NDArray[Any]]
-T = TypeVar("T")
 
 
 class Batches(Generic[T]):

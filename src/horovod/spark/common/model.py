@@ -40,6 +40,7 @@ __all__ = ["BatchPrediction", "HorovodModel", "Predict", "Predictor", "RowPredic
 
 Predict = Callable[[list[Any]], Sequence[Any]]
 """From one array ``[batch, ...]`` for each feature column to one ``[batch, ...]`` for each label column."""
+_OUTPUTS = "__horovod_outputs"
 
 
 class Predictor(ABC):
@@ -160,9 +161,6 @@ def _deep(value: Any) -> Any:
 def _series(parts: Sequence[Any], wide: bool) -> Any:
     whole = np.concatenate(parts).astype(np.float64) if parts else np.empty((0, 1))
     return list(whole) if wide else whole[:, 0]
-
-
-_OUTPUTS = "__horovod_outputs"
 
 
 class HorovodModel(ModelParams, Saveable, Model):  # type: ignore[misc]

@@ -19,6 +19,10 @@ from horovod.errors import InvalidArgumentError
 __all__ = ["EstimatorParams", "HasParameters", "ModelParams", "Parameter", "parameters", "positive"]
 
 Class = TypeVar("Class", bound=type)
+_int, _str = TypeConverters.toInt, TypeConverters.toString
+_bool, _strings = TypeConverters.toBoolean, TypeConverters.toListString
+_START_METHODS = ("fork", "spawn", "forkserver")
+_POOLS = ("thread", "process", "dummy")
 
 
 @dataclass(frozen=True)
@@ -138,12 +142,6 @@ class HasParameters(Params):  # type: ignore[misc]
     if TYPE_CHECKING:  # the accessors come from the table
 
         def __getattr__(self, name: str) -> Any: ...
-
-
-_int, _str = TypeConverters.toInt, TypeConverters.toString
-_bool, _strings = TypeConverters.toBoolean, TypeConverters.toListString
-_START_METHODS = ("fork", "spawn", "forkserver")
-_POOLS = ("thread", "process", "dummy")
 
 
 def positive(value: Any) -> int:

@@ -22,6 +22,8 @@ __all__ = ["check_validation", "clear_training_cache", "get_dataset_properties",
 
 _SEED = 7
 """Of the random split: the same DataFrame is always split alike."""
+_ROW_GROUP_BYTES: Final = 16 << 20
+"""Smaller than Spark's own: readers shuffle several row groups at a time."""
 
 
 def check_validation(validation: float | str | None, df: Any = None) -> None:
@@ -74,10 +76,6 @@ def split(df: Any, validation: float | str | None) -> tuple[Any, Any]:
         return df.filter(~chosen), df.filter(chosen)
     train, held_out = df.randomSplit([1.0 - validation, validation], _SEED)
     return train, held_out
-
-
-_ROW_GROUP_BYTES: Final = 16 << 20
-"""Smaller than Spark's own: readers shuffle several row groups at a time."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ __all__ = [
     "as_tensors",
 ]
 
+Arrays = dict[str, NDArray[Any]]
+
 
 def as_tensors(batch: dict[str, NDArray[Any]]) -> dict[str, torch.Tensor]:
     """The columns of a batch as tensors, which share their memory.
@@ -49,9 +51,6 @@ def _known(values: NDArray[Any]) -> bool:
     except TypeError:
         return False
     return True
-
-
-Arrays = dict[str, NDArray[Any]]
 
 
 class _Reader(Protocol):

@@ -23,6 +23,10 @@ from horovod.spark.torch.packing import PackedModule, PackedOptimizer, from_byte
 
 __all__ = ["TorchEstimator", "TorchModel"]
 
+_SUFFIX = ".ckpt"
+_int = TypeConverters.toInt
+_bool = TypeConverters.toBoolean
+
 
 class TorchModel(PlainModel):
     """A trained LightningModule, or the plain module that was given. ``transform`` adds a column with what
@@ -38,11 +42,6 @@ class TorchModel(PlainModel):
         if is_lightning(model) or not isinstance(found, TorchPredictor):
             return found
         return replace(found, names=tuple(self._value("feature_columns")))
-
-
-_SUFFIX = ".ckpt"
-_int = TypeConverters.toInt
-_bool = TypeConverters.toBoolean
 
 
 def _queue_size(value: Any) -> int | float:

@@ -12,6 +12,8 @@ from horovod.spark.torch.losses import Losses, as_list, labels_like_outputs, met
 __all__ = ["PREFIX", "installed", "is_lightning", "package_of", "wrapped"]
 
 _PACKAGES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
+PREFIX = "module."
+"""Of the names of the module's tensors in a checkpoint."""
 
 
 def installed() -> Any:
@@ -46,10 +48,6 @@ def _name(module: Any) -> str | None:
         if name in _PACKAGES and base.__name__ == "LightningModule":
             return name
     return None
-
-
-PREFIX = "module."
-"""Of the names of the module's tensors in a checkpoint."""
 
 
 def wrapped(module: Any, optimizer: Any, losses: Losses, columns: Columns) -> Any:

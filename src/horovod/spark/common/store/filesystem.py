@@ -32,6 +32,9 @@ __all__ = [
     "TemporaryFolder",
 ]
 
+_LOGS = "logs"
+_DBFS = re.compile(r"(?:dbfs:(?!//)|file:/dbfs(?=/|$)|file:///dbfs(?=/|$)|/dbfs(?=/|$))(?P<path>(?:/.*)?)")
+
 
 class Sync:
     """Copies what is new or has changed in a folder since its last call; nothing is taken away.
@@ -68,10 +71,6 @@ class TemporaryFolder:
 
     def __call__(self) -> AbstractContextManager[str]:
         return tempfile.TemporaryDirectory(prefix=f"{self._run_id}-".replace(os.sep, "-"))
-
-
-_LOGS = "logs"
-_DBFS = re.compile(r"(?:dbfs:(?!//)|file:/dbfs(?=/|$)|file:///dbfs(?=/|$)|/dbfs(?=/|$))(?P<path>(?:/.*)?)")
 
 
 class AbstractFilesystemStore(Store):
