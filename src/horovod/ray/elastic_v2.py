@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,7 +148,7 @@ class ElasticAdapter(Adapter):
         what, discovery = f"RayExecutor.{call.what}", self._discovery
         assert discovery is not None
         try:
-            data = pack_call(_Made(self._made, call), (), {})
+            data = pack_call(_with_executable, (self._made, call), {})
         except Exception as error:
             raise LaunchError(f"{what}: {why_unpicklable(call.fn, call.args, call.kwargs, error)}") from error
         job = Job(
@@ -204,20 +204,9 @@ def _is_failure(data: memoryview) -> bool:
     return is_plain(data) and unpack_plain(data)[0] is False
 
 
-class _Made:
-    """Calls a function with an executable that it makes, None if there is none to be made."""
-
-    def __init__(
-        self,
-        made: Made | None,
-        function: Callable[[Any], Any],
-    ) -> None:
-        self._made = made
-        self._function = function
-
-    def __call__(self) -> Any:
-        executable = None
-        if self._made is not None:
-            make, args, kwargs = self._made
-            executable = make(*args, **kwargs)
-        return self._function(executable)
+def _with_executable(made: Made | None, call: RankCall) -> Any:
+    """Make the executable, None if there is none to be made, and the call with it."""
+    if made is None:
+        return call(None)
+    make, args, kwargs = made
+    return call(make(*args, **kwargs))

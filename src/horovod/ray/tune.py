@@ -85,7 +85,7 @@ def DistributedTrainableCreator(
         )
         with executor:  # in the placement group of the trial
             executor.start()
-            executor.run(_Rank(func, config, state), callbacks=[_hand_on])
+            executor.run(_train, (func, config, state), callbacks=[_hand_on])
 
     each: dict[str, float] = {"CPU": num_cpus_per_worker, **({"GPU": 1} if use_gpu else {})}
     if num_hosts is None:
@@ -112,32 +112,23 @@ def report(metrics: Mapping[str, Any], state: Any = None) -> None:
     ray_logger.await_taken()
 
 
-class _Rank:
-    """Function that each rank calls."""
-
-    def __init__(self, func: Callable[..., Any], config: dict[str, Any], state: bytes | None) -> None:
-        self._func, self._config, self._state = func, config, state
-
-    def __call__(self) -> None:
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("error", _OF_A_TRIAL)  # Ray would drop what is reported
-                self._train()
-        except UserWarning as error:
-            if not re.match(_OF_A_TRIAL, str(error)):
-                raise
-            raise LaunchError(
-                "ray.tune.report and ray.tune.get_checkpoint are for the process of a trial, and this is one "
-                "of its ranks. Call horovod.ray.tune.report(metrics, state), and let the function have an "
-                "argument state."
-            ) from error
-
-    def _train(self) -> None:
-        if "state" in inspect.signature(self._func).parameters:
-            state = None if self._state is None else pickle.loads(self._state)
-            self._func(self._config, state=state)
-        else:
-            self._func(self._config)
+def _train(func: Callable[..., Any], config: dict[str, Any], state: bytes | None) -> None:
+    """Runs on each rank."""
+    more = {}
+    if "state" in inspect.signature(func).parameters:
+        more["state"] = None if state is None else pickle.loads(state)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", _OF_A_TRIAL)  # Ray would drop what is reported
+            func(config, **more)
+    except UserWarning as error:
+        if not re.match(_OF_A_TRIAL, str(error)):
+            raise
+        raise LaunchError(
+            "ray.tune.report and ray.tune.get_checkpoint are for the process of a trial, and this is one "
+            "of its ranks. Call horovod.ray.tune.report(metrics, state), and let the function have an "
+            "argument state."
+        ) from error
 
 
 def _hand_on(said: dict[str, Any]) -> None:
