@@ -13,12 +13,12 @@ from fuzz.values import ANYTHING, DEEP, changed, kept
 from hypothesis import given
 from hypothesis import strategies as st
 
-from horovod.launch.agent.intake import Intake
 from horovod.launch.agent.requests import (
     Beat,
     Call,
     Close,
     End,
+    Intake,
     Kill,
     Plan,
     Refusal,

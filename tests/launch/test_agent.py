@@ -21,7 +21,7 @@ from tests.launch.launching import Watched
 
 from horovod.bootstrap.place import cores
 from horovod.bootstrap.place.proc import stat_of
-from horovod.launch.agent import bundle, host, own_device
+from horovod.launch.agent import bundle, host
 from horovod.launch.agent.terms import MARK, MOST_LINE_BYTES
 
 LIMIT_S = 20.0
@@ -406,12 +406,12 @@ def test_an_agent_of_one_rank_tells_of_devices_for_all(
     place: tuple[int, int], devices: list[str], ranks: int
 ) -> None:
     environment = {b"HOROVOD_LOCAL_RANK": b"%d" % place[0], b"HOROVOD_LOCAL_SIZE": b"%d" % place[1]}
-    assert own_device.ranks_too_many([environment], devices) == ranks
+    assert host.ranks_too_many([environment], devices) == ranks
 
 
 def test_an_agent_that_starts_ranks_one_by_one_knows_that_one_device_is_that_of_all() -> None:
     environment = {b"HOROVOD_LOCAL_RANK": b"0", b"HOROVOD_LOCAL_SIZE": b"3"}
-    assert own_device.ranks_too_many([environment], ["6"], one_by_one=True) == 3
+    assert host.ranks_too_many([environment], ["6"], one_by_one=True) == 3
 
 
 def test_an_agent_counts_the_cores_that_its_control_group_allows(monkeypatch: pytest.MonkeyPatch) -> None:

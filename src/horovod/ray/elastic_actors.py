@@ -13,7 +13,7 @@ from horovod.bootstrap.place.cores import usable_cores
 from horovod.bootstrap.place.proc import boot_id, every_process, namespace, stat_of
 from horovod.bootstrap.place.starter import Word, line_of
 from horovod.errors import HorovodInternalError, LaunchError, PeerLostError
-from horovod.launch.agent.passing import pass_on
+from horovod.launch.agent.processes import pass_on
 from horovod.launch.calls.functions import answer
 from horovod.ray import ray_logger
 from horovod.ray.worker import leave_outer_job

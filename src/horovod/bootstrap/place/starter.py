@@ -53,7 +53,7 @@ def tell(word: Word, environ: Mapping[str, str] = os.environ) -> None:
 
 def tell_process(environ: Mapping[str, str] = os.environ) -> None:
     """Say that this process is the rank: a shell may be between it and who has started the rank. The agent
-    takes it (`horovod.launch.agent.standing`); nobody else hears of it.
+    takes it (`horovod.launch.agent.families`); nobody else hears of it.
     """
     line = json.dumps({"process": os.getpid(), "namespace": proc.namespace("pid")})
     _say(f"{line}\n".encode(), environ)

@@ -1,25 +1,35 @@
-"""Ranks that come and go: which processes of a host are whose, and the end of those of one rank."""
+"""Ranks that come and go: the processes that each has started, whether it stands still, and its end.
+
+The kernel tells the agent when a child of its is stopped. But the rank may be further down (``sh -c "python
+train.py; ..."``), and nothing tells of a control group that is frozen. So a rank of an elastic job says at
+its first ``init()`` which process it is (`horovod.bootstrap.place.starter`), and the agent looks at it now
+and then: a few small files. Only elastic jobs import this.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import time
 
-from horovod.launch.agent.ending import NEVER, Ending
-from horovod.launch.agent.processes import descendants
-from horovod.launch.agent.standing import AGAIN_S, LOOK_S, named_by
+from horovod.bootstrap.place.control_groups import is_frozen
+from horovod.bootstrap.place.proc import lines, namespace, stat_of
+from horovod.launch.agent.processes import NEVER, Ending, descendants
 from horovod.launch.agent.terms import LINGER_S, MOST_STOPS, STARTER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from typing import Any
 
     from horovod.bootstrap.place.proc import Stat
     from horovod.launch.agent.launcher import Launcher
-    from horovod.launch.agent.outputs import Outputs
-    from horovod.launch.agent.standing import Process
+    from horovod.launch.agent.streams import Outputs
 
 NOBODY = -1  # in place of a rank: of a daemon that has given up its environment
+_LOOK_S = 2.0  # between two looks at the process of a rank
+_AGAIN_S = 0.2  # while one stands still: others may wait for it
 
 
 class Family:
@@ -113,7 +123,7 @@ class Families:
             return
         if family.process is None or family.process.has_ended():
             family.process = named_by(line, lambda: self._members().get(rank, {}))
-            self._look_at = min(self._look_at, time.monotonic() + LOOK_S)
+            self._look_at = min(self._look_at, time.monotonic() + _LOOK_S)
 
     def _look_at_processes(self, now: float) -> None:
         self._look_at = NEVER
@@ -122,7 +132,7 @@ class Families:
                 continue
             family.process_stands = family.process.stands()
             self._tell_whether_stopped(family)
-            self._look_at = min(self._look_at, now + (AGAIN_S if family.process_stands else LOOK_S))
+            self._look_at = min(self._look_at, now + (_AGAIN_S if family.process_stands else _LOOK_S))
 
     def _tell_whether_stopped(self, family: Family) -> None:
         """Unless that is too often."""
@@ -244,3 +254,56 @@ def _mark_of(pid: int) -> bytes:
     except OSError:  # it has ended, or is somebody else's
         return b""
     return next((word for word in words if word.startswith(STARTER + b"=")), b"")
+
+
+class Process:
+    """A process, and no later one with its number."""
+
+    def __init__(self, pid: int, started: int) -> None:
+        self.pid = pid
+        self._started = started
+
+    def stands(self) -> bool:
+        """True while the process does nothing until somebody continues it. A debugger that holds it is no
+        such reason.
+        """
+        stat = self._stat()
+        return stat is not None and (stat.state == "T" or is_frozen(self.pid))
+
+    def has_ended(self) -> bool:
+        stat = self._stat()
+        return stat is None or stat.state in "ZX"
+
+    def _stat(self) -> Stat | None:
+        stat = stat_of(self.pid)
+        return stat if stat is not None and stat.started == self._started else None
+
+
+def named_by(line: bytes, candidates: Callable[[], Iterable[int]]) -> Process | None:
+    """The process that such a word names; None: there is none, or the word makes no sense. ``candidates``
+    finds those of a word from another namespace, where they have other numbers.
+    """
+    try:
+        word = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    pid, where = word.get("process"), word.get("namespace")
+    if type(pid) is not int or pid <= 0:
+        return None
+    if where == namespace("pid"):
+        found: int | None = pid
+    else:
+        found = next((each for each in candidates() if _is(each, pid, where)), None)
+    stat = stat_of(found) if found is not None else None
+    return None if found is None or stat is None else Process(found, stat.started)
+
+
+def _is(candidate: int, pid: int, where: Any) -> bool:
+    """True if this process of ours has the number `pid` in the namespace `where`."""
+    try:
+        if os.stat(f"/proc/{candidate}/ns/pid").st_ino != where:
+            return False
+    except OSError:  # it has ended, or is somebody else's
+        return False
+    numbers = [line for line in lines(f"/proc/{candidate}/status") if line.startswith("NSpid:")]
+    return bool(numbers) and numbers[0].split()[-1] == str(pid)

@@ -7,7 +7,7 @@ import os
 import select
 import time
 
-from horovod.launch.agent.intake import Intake, memory_bytes
+from horovod.launch.agent.requests import Intake, memory_bytes
 from horovod.launch.agent.terms import BEAT_S, PLAN_S
 
 TYPE_CHECKING = False

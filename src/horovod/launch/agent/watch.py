@@ -7,15 +7,11 @@ import select
 import signal
 import time
 
-from horovod.launch.agent.ending import Ending
-from horovod.launch.agent.feeding import Feed
-from horovod.launch.agent.host import facts
+from horovod.launch.agent.host import asked_for, facts, give_own, ranks_too_many, visible_devices
 from horovod.launch.agent.launcher import Launcher
-from horovod.launch.agent.outputs import Outputs
-from horovod.launch.agent.own_device import asked_for, give_own, ranks_too_many, visible_devices
-from horovod.launch.agent.passing import pass_on
-from horovod.launch.agent.processes import descendants, spawn, survive
+from horovod.launch.agent.processes import Ending, descendants, pass_on, spawn, survive
 from horovod.launch.agent.requests import Attach, Close, End, Input, Kill, PassOn, Plan, Refusal, Start, Taken
+from horovod.launch.agent.streams import Feed, Outputs
 from horovod.launch.agent.terms import LINGER_S, MARK, MOST_STOPS, STARTER
 from horovod.launch.agent.words import Words
 

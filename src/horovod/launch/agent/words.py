@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import select
 
-from horovod.launch.agent.standing import is_name_of_process
 from horovod.launch.agent.terms import MOST_WORDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from horovod.launch.agent.families import Families
     from horovod.launch.agent.launcher import Launcher
+
+_NAMES_PROCESS = b'{"process": '  # begins the word by which a rank says which process it is
 
 
 class Words:
@@ -47,7 +48,7 @@ class Words:
         for line in said.splitlines():
             if self._left[rank] > 0:
                 self._left[rank] -= 1
-                if not is_name_of_process(line):
+                if not line.startswith(_NAMES_PROCESS):
                     self._launcher.say("said", rank=rank, line=line.decode("utf-8", "replace"))
                 elif self.families is not None:
                     self.families.identified(rank, line)
