@@ -12,6 +12,7 @@ from horovod._keras.faces import face
 from horovod._keras.frameworks import Framework
 from horovod._keras.iterators import Positions, is_iterator
 from horovod._keras.variables import all_variables, broadcast_arrays, broadcast_object
+from horovod.common.everywhere import init, shutdown
 from horovod.elastic.run import run_fn
 from horovod.elastic.state import ObjectState
 from horovod.errors import InvalidArgumentError
@@ -176,8 +177,8 @@ def runner(framework: Framework) -> Callable[[Callable[..., Any]], Callable[...,
     """The decorator ``run`` of the modules about ``framework``."""
 
     def reset() -> None:
-        framework.shutdown()
-        framework.init()
+        shutdown()
+        init()
 
     def run(func: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator for ``func(state, ...)``: after a failure of a collective, also within ``fit`` and in

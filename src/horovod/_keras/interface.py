@@ -52,14 +52,6 @@ class Interface:
             **{name: getattr(self, name) for name in ["Compression", *own]},
         }
 
-    def init(self, *args: Any, **kwargs: Any) -> None:
-        """See ``HorovodBasics.init``."""
-        self._framework.init(*args, **kwargs)
-
-    def shutdown(self) -> None:
-        """See ``HorovodBasics.shutdown``."""
-        self._framework.shutdown()
-
     def DistributedOptimizer(
         self,
         optimizer: Any,
@@ -248,8 +240,6 @@ if TYPE_CHECKING:  # what a module gets by `names`, for those who read it withou
     allreduce = _one.allreduce
     broadcast = _one.broadcast
     broadcast_global_variables = _one.broadcast_global_variables
-    init = _one.init
     load_model = _one.load_model
     reduce = _one.reduce
     reducescatter = _one.reducescatter
-    shutdown = _one.shutdown

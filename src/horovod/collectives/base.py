@@ -130,10 +130,13 @@ class Base(Generic[T]):
     # -- waiting --------------------------------------------------------------------------------------------
 
     def synchronize(self, handle: int) -> Any:
-        """Wait for ``handle`` and return its result; ``None`` if the handle is unknown or already consumed.
+        """Wait for an asynchronous operation and return its result: a tensor, a tuple for a group, or the
+        pair of rows and received numbers of an alltoall.
+
+        The handle is consumed. An unknown or already consumed handle gives ``None``.
 
         Raises:
-            HorovodInternalError: the operation failed; the handle is consumed.
+            HorovodInternalError: the operation failed.
         """
         entry = self._pending.pop(handle, None)
         if entry is None:
@@ -180,7 +183,7 @@ class Base(Generic[T]):
         """Return whether ``synchronize`` would return at once.
 
         Raises:
-            ValueError: the handle is unknown or consumed.
+            ValueError: the handle is unknown or already consumed.
         """
         return self._engine_of(handle).poll(handle)
 

@@ -1,9 +1,8 @@
-"""Names that the modules of all frameworks have in common: they republish them by ``import *``.
-
-``init`` and ``shutdown`` are theirs, as some keep state of the world.
-"""
+"""Names that the modules of all frameworks have in common: they republish them by ``import *``."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from horovod.collectives.ops import Adasum, Average, Max, Min, Product, Sum
 from horovod.common.basics import HorovodBasics
@@ -26,6 +25,7 @@ __all__ = [
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "init",
     "is_homogeneous",
     "is_initialized",
     "local_rank",
@@ -38,6 +38,7 @@ __all__ = [
     "rank",
     "remove_process_set",
     "rocm_built",
+    "shutdown",
     "size",
     "start_timeline",
     "stop_timeline",
@@ -66,3 +67,14 @@ rocm_built = _basics.rocm_built
 size = _basics.size
 start_timeline = _basics.start_timeline
 stop_timeline = _basics.stop_timeline
+
+
+def init(*args: Any, **kwargs: Any) -> None:
+    """Form the world with all other launched processes: see ``HorovodBasics.init``. Old handles are
+    forgotten."""
+    _basics.init(*args, **kwargs)
+
+
+def shutdown(*args: Any, **kwargs: Any) -> None:
+    """End the world on every rank; operations that have not started fail with ``HorovodInternalError``."""
+    _basics.shutdown(*args, **kwargs)

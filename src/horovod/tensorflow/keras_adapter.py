@@ -32,8 +32,6 @@ class TensorFlowFramework(Framework):
 
     Compression = Compression
     collectives = mpi_ops
-    init = staticmethod(mpi_ops.init)
-    shutdown = staticmethod(mpi_ops.shutdown)
 
     def reduction(self, settings: GradientSettings) -> PartialReduction:
         return gradient_reduction.reduction(settings)

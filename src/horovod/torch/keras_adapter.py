@@ -35,8 +35,6 @@ class TorchFramework(Framework):
 
     Compression = Compression
     collectives = mpi_ops
-    init = staticmethod(mpi_ops.init)
-    shutdown = staticmethod(mpi_ops.shutdown)
 
     def reduction(self, settings: GradientSettings) -> PartialReduction:
         # Compiled training steps (jit_compile=True) leave the graph for the exchange and come back.

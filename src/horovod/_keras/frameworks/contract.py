@@ -25,12 +25,6 @@ class Framework(Protocol):
     Compression: Any
     """The compressors to choose from."""
 
-    def init(self, *args: Any, **kwargs: Any) -> None:
-        """Form the world, see ``HorovodBasics.init``."""
-
-    def shutdown(self) -> None:
-        """Leave the world."""
-
     # -- gradients ------------------------------------------------------------------------------------------
 
     def reduction(self, settings: GradientSettings) -> PartialReduction:

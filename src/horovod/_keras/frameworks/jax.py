@@ -22,7 +22,6 @@ from horovod._keras import moments
 from horovod._keras.frameworks.contract import Branch, Framework
 from horovod.arrays import mpi_ops
 from horovod.collectives.numpy_frontend import collectives
-from horovod.common.basics import HorovodBasics
 from horovod.errors import HorovodError, HorovodInternalError, ReplicasDifferError
 from horovod.gradients.compression import CastCompressor, NoneCompressor
 from horovod.gradients.fingerprints import fingerprint
@@ -43,7 +42,6 @@ from horovod.runtime import lifecycle
 
 __all__ = ["ADAPTER", "Compression", "JaxFramework"]
 
-_basics = HorovodBasics()
 
 # If other threads dispatch steps, training stops for ever before the host is called, from about 80 MB of
 # gradients of one dtype on.
@@ -97,8 +95,6 @@ class JaxFramework(Framework):
 
     Compression = Compression
     collectives = _Collectives()
-    init = _basics.init
-    shutdown = _basics.shutdown
     failure: HorovodError | None = None  # the last failure within a compiled function
 
     def reduction(self, settings: GradientSettings) -> PartialReduction:
