@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.options.command_line import parse_command_line, to_job
+from horovod.launch.options.command_line import parse_command_line
+from horovod.launch.options.job import to_job
 from horovod.launch.placement.allocations import find_allocation
 from horovod.launch.placement.lsf import NodeShape, ask_program, lsf_allocation, node_shape
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from horovod.errors import ConfigError
-from horovod.launch.options.command_line import option_environment, parse_command_line, to_job
+from horovod.launch.options.command_line import parse_command_line
+from horovod.launch.options.job import to_job
 from horovod.launch.options.table import every_option
+from horovod.launch.options.values import LaunchOptions
 from horovod.launch.placement.hosts import HostSlots
 
 REFERENCE = """\
@@ -48,14 +49,14 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "job.yaml"
 
 
-def read(file: Path, text: str, *words: str) -> Any:
+def read(file: Path, text: str, *words: str) -> LaunchOptions:
     file.write_text(text)
     return parse_command_line(["--config-file", str(file), *words, "true"])
 
 
 def test_sections_of_the_reference_are_read(file: Path) -> None:
-    arguments = read(file, REFERENCE)
-    assert option_environment(arguments) == {
+    options = read(file, REFERENCE)
+    assert options.variables == {
         "HOROVOD_FUSION_THRESHOLD": str(32 << 20),
         "HOROVOD_CYCLE_TIME": "10.0",
         "HOROVOD_CACHE_CAPACITY": "2048",
@@ -74,8 +75,8 @@ def test_sections_of_the_reference_are_read(file: Path) -> None:
         "HOROVOD_LOG_LEVEL": "INFO",
         "HOROVOD_LOG_HIDE_TIME": "1",
     }
-    assert arguments.launcher == "ssh"
-    assert arguments.notices == []
+    assert options.launcher == "ssh"
+    assert options.notices == ()
 
 
 def test_every_option_may_stand_at_the_top_under_its_long_name(file: Path) -> None:
@@ -95,8 +96,8 @@ mpi-args: [--mpi=pmix, -v]
 verbose: true
 gloo: false
 """
-    arguments = read(file, text)
-    job = to_job(arguments)
+    options = read(file, text)
+    job = to_job(options)
     assert (job.processes, job.hosts) == (3, (HostSlots("a", 2), HostSlots("b", 2)))
     assert (job.ssh.port, job.ssh.identity_file, job.ssh.arguments) == (2222, "key", ("-l", "me"))
     assert job.interfaces == ("eth0", "eth1")
@@ -105,9 +106,9 @@ gloo: false
         "HOROVOD_FUSION_THRESHOLD": "1048576",
         "HOROVOD_STALL_CHECK_DISABLE": "1",
     }
-    assert (arguments.launcher, arguments.mpi_args) == ("srun", ("--mpi=pmix", "-v"))
-    assert arguments.verbose is True
-    assert arguments.notices == []
+    assert (options.launcher, options.launcher_arguments) == ("srun", ("--mpi=pmix", "-v"))
+    assert options.verbose is True
+    assert options.notices == ()
 
 
 def test_every_option_has_a_key(file: Path) -> None:
@@ -123,7 +124,7 @@ def test_every_option_has_a_key(file: Path) -> None:
                 with pytest.warns(DeprecationWarning, match=option.warning):
                     read(file, text)
             else:
-                assert read(file, text).notices == []
+                assert not any("unknown" in notice for notice in read(file, text).notices)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -131,17 +132,17 @@ def test_command_line_wins_wherever_it_stands(before: bool, file: Path) -> None:
     file.write_text("params: {cycle_time_ms: 10, cache_capacity: 5}\nhostfile: nowhere\ncontroller: mpi\n")
     given = ["--cycle-time-ms", "20", "-H", "a:1", "--jsrun"]
     option = ["--config-file", str(file)]
-    arguments = parse_command_line([*(given + option if before else option + given), "true"])
-    assert option_environment(arguments) == {"HOROVOD_CYCLE_TIME": "20.0", "HOROVOD_CACHE_CAPACITY": "5"}
-    assert arguments.hostfile is None
-    assert arguments.launcher == "jsrun"
+    options = parse_command_line([*(given + option if before else option + given), "true"])
+    assert options.variables == {"HOROVOD_CYCLE_TIME": "20.0", "HOROVOD_CACHE_CAPACITY": "5"}
+    assert options.hostfile is None
+    assert options.launcher == "jsrun"
 
 
 def test_a_switch_of_the_command_line_wins_over_its_opposite_in_the_file(file: Path) -> None:
-    arguments = read(
+    options = read(
         file, "stall_check: {enabled: false}\ntorus-allreduce: true", "--stall-check", "--no-torus-allreduce"
     )
-    assert option_environment(arguments) == {
+    assert options.variables == {
         "HOROVOD_STALL_CHECK_DISABLE": "0",
         "HOROVOD_TORUS_ALLREDUCE": "0",
     }
@@ -149,9 +150,9 @@ def test_a_switch_of_the_command_line_wins_over_its_opposite_in_the_file(file: P
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "params:\n", "params: {cycle_time_ms: }\n"])
 def test_a_file_that_says_nothing_is_fine(text: str, file: Path) -> None:
-    arguments = read(file, text)
-    assert option_environment(arguments) == {}
-    assert arguments.notices == []
+    options = read(file, text)
+    assert options.variables == {}
+    assert options.notices == ()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_a_file_that_says_nothing_is_fine(text: str, file: Path) -> None:
     ],
 )
 def test_sections_and_switches(text: str, variable: str, value: str, file: Path) -> None:
-    assert option_environment(read(file, text))[variable] == value
+    assert read(file, text).variables[variable] == value
 
 
 @pytest.mark.parametrize(

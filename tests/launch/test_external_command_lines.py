@@ -22,7 +22,8 @@ from horovod.launch.launchers.choice import Available, choose_launcher
 from horovod.launch.launchers.jsrun import JsrunLauncher, rank_file
 from horovod.launch.launchers.mpirun import Make, Mpi, mpirun_line, recognise
 from horovod.launch.launchers.srun import SrunLauncher
-from horovod.launch.options.command_line import parse_command_line, to_job
+from horovod.launch.options.command_line import parse_command_line
+from horovod.launch.options.job import to_job
 from horovod.launch.placement.hosts import HostSlots
 from horovod.launch.placement.lsf import NodeShape
 

@@ -13,7 +13,8 @@ from horovod.bootstrap.place.cores import usable_cores
 from horovod.errors import ConfigError
 from horovod.launch.contracts.job import Job
 from horovod.launch.launchers import local
-from horovod.launch.options.command_line import parse_command_line, to_job
+from horovod.launch.options.command_line import parse_command_line
+from horovod.launch.options.job import to_job
 from horovod.launch.output.console import Console
 from horovod.launch.placement import machine
 from horovod.launch.placement.hosts import Allocated, HostSlots
@@ -69,8 +70,8 @@ def test_gpus_count_before_cores(
 
 
 def job(*words: str, allocated: Allocated | None = None) -> tuple[Job, list[str]]:
-    arguments = parse_command_line(words)
-    return to_job(arguments, allocated), arguments.notices
+    notices: list[str] = []
+    return to_job(parse_command_line(words), allocated, notices.append), notices
 
 
 @pytest.mark.parametrize("words", [["true"], ["-np", "auto", "true"], ["true", "--epochs", "2"]])

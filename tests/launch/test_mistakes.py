@@ -12,7 +12,8 @@ from tests.launch.launching import horovodrun
 from horovod.bootstrap.variables import remarks
 from horovod.errors import ConfigError
 from horovod.launch.cli import run_commandline
-from horovod.launch.options.command_line import parse_command_line, to_job
+from horovod.launch.options.command_line import parse_command_line
+from horovod.launch.options.job import to_job
 from horovod.launch.placement.allocations import find_allocation
 from horovod.launch.placement.hosts import parse_hostfile, parse_hosts
 
@@ -101,14 +102,14 @@ def test_elastic_is_no_option(capsys: pytest.CaptureFixture[str]) -> None:
         parse_command_line(["--elastic", "-np", "2", "train"])
     assert caught.value.code == 2
     assert "unknown option --elastic. A job is elastic with --min-np N" in capsys.readouterr().err
-    assert parse_command_line(["--elastic-t", "5", "train"]).elastic_timeout == 5
+    assert parse_command_line(["--elastic-t", "5", "train"]).variables == {"HOROVOD_ELASTIC_TIMEOUT": "5"}
 
 
 def test_number_of_processes_behind_the_command() -> None:
     (notice,) = parse_command_line(["python", "train.py", "-np", "2"]).notices
     assert notice.endswith("horovodrun -np 2 python ...")
-    assert parse_command_line(["-np", "2", "python", "train.py", "-np", "3"]).notices == []
-    assert parse_command_line(["python", "train.py", "-np", "fast"]).notices == []
+    assert parse_command_line(["-np", "2", "python", "train.py", "-np", "3"]).notices == ()
+    assert parse_command_line(["python", "train.py", "-np", "fast"]).notices == ()
 
 
 def test_dash_of_a_word_processor(capsys: pytest.CaptureFixture[str]) -> None:

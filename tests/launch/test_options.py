@@ -10,13 +10,15 @@ from horovod.config import SETTINGS
 from horovod.errors import ConfigError
 from horovod.launch.contracts.job import Job, SshOptions
 from horovod.launch.options import foreign
-from horovod.launch.options.command_line import option_environment, parse_command_line, rank_map, to_job
+from horovod.launch.options.command_line import parse_command_line
+from horovod.launch.options.job import rank_map, to_job
 from horovod.launch.options.table import every_option, spellings
+from horovod.launch.options.values import ElasticOptions
 from horovod.launch.placement.hosts import Allocated, HostSlots
 
 
 def environment(*options: str) -> dict[str, str]:
-    return option_environment(parse_command_line([*options, "-np", "2", "true"]))
+    return dict(parse_command_line([*options, "-np", "2", "true"]).variables)
 
 
 def job(*words: str) -> Job:
@@ -81,9 +83,9 @@ def test_old_spellings_of_log_time_warn(option: str, value: str) -> None:
 
 
 def test_timestamps_of_output_go_with_a_log_without() -> None:
-    arguments = parse_command_line(["-np", "1", "-prefix-timestamp", "--log-without-timestamp", "true"])
-    assert to_job(arguments).timestamps
-    assert option_environment(arguments) == {"HOROVOD_LOG_HIDE_TIME": "1"}
+    options = parse_command_line(["-np", "1", "-prefix-timestamp", "--log-without-timestamp", "true"])
+    assert to_job(options).timestamps
+    assert options.variables == {"HOROVOD_LOG_HIDE_TIME": "1"}
 
 
 @pytest.mark.parametrize("spelling", ["-np", "--num-proc", "--num-p"])
@@ -197,23 +199,49 @@ def test_wrong_usage_ends_with_status_2(
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "value"),
+    ("words", "expected"),
     [
-        (["--min-np", "1"], "min_num_proc", 1),
-        (["--min-num-proc", "1"], "min_num_proc", 1),
-        (["--max-np", "3"], "max_num_proc", 3),
-        (["--max-num-proc", "3"], "max_num_proc", 3),
-        (["--slots", "4"], "slots_per_host", 4),
-        (["--reset-limit", "0"], "reset_limit", 0),
-        (["--elastic-timeout", "7"], "elastic_timeout", 7),
-        (["--blacklist-cooldown-range", "1", "2"], "blacklist_cooldown_range", [1, 2]),
-        (["--host-discovery-script", "s"], "host_discovery_script", "s"),
-        (["--failure-domain", "slot"], "failure_domain", "slot"),
-        (["--spares", "2"], "spares", 2),
+        (["--min-np", "1"], ElasticOptions(min_num_proc=1)),
+        (["--min-num-proc", "1"], ElasticOptions(min_num_proc=1)),
+        (["--min-np", "1", "--max-np", "3"], ElasticOptions(1, max_num_proc=3)),
+        (["--min-np", "1", "--max-num-proc", "3"], ElasticOptions(1, max_num_proc=3)),
+        (["--host-discovery-script", "s"], ElasticOptions(host_discovery_script="s")),
+        (
+            ["--host-discovery-script", "s", "--slots", "4"],
+            ElasticOptions(host_discovery_script="s", slots_per_host=4),
+        ),
+        (["--min-np", "1", "--reset-limit", "0"], ElasticOptions(1, reset_limit=0)),
+        (
+            ["--min-np", "1", "--blacklist-cooldown-range", "1", "2"],
+            ElasticOptions(1, blacklist_cooldown_range=[1, 2]),
+        ),
+        (["--min-np", "1", "--failure-domain", "slot"], ElasticOptions(1, failure_domain="slot")),
+        (["--min-np", "1", "--spares", "2"], ElasticOptions(1, spares=2)),
+        (["--min-np", "1", "--elastic-events", "e"], ElasticOptions(1, elastic_events="e")),
+        (
+            ["--min-np", "1", "--state", "s", "--driver-wait", "5"],
+            ElasticOptions(1, state="s", driver_wait=5.0),
+        ),
+        ([], None),
     ],
 )
-def test_options_of_elastic_jobs(words: list[str], name: str, value: object) -> None:
-    assert getattr(parse_command_line([*words, "-np", "2", "true"]), name) == value
+def test_options_of_elastic_jobs(words: list[str], expected: ElasticOptions | None) -> None:
+    options = parse_command_line([*words, "-np", "2", "true"])
+    assert (options.elastic, options.notices) == (expected, ())
+
+
+def test_the_time_limit_of_elastic_jobs_is_a_variable() -> None:
+    assert environment("--elastic-timeout", "7") == {"HOROVOD_ELASTIC_TIMEOUT": "7"}
+
+
+def test_options_that_only_elastic_jobs_have_are_in_vain_for_others() -> None:
+    given = ["--state", "s", "--max-num-proc", "3", "--failure-domain", "slot", "--elastic-events", "e"]
+    options = parse_command_line(["-np", "2", *given, "true"])
+    assert options.elastic is None
+    assert options.notices == tuple(
+        f"{spelling} has no effect without --min-np or --host-discovery-script"
+        for spelling in ("--max-np", "--failure-domain", "--elastic-events", "--state")
+    )
 
 
 @pytest.mark.parametrize(
@@ -300,20 +328,39 @@ def test_interfaces_are_collected_from_both_spellings() -> None:
     assert job("-np", "1", *words, "true").interfaces == ("eth0", "ib0", "eth1")
 
 
+def test_abbreviations() -> None:
+    assert job("-p22", "-np", "1", "true").ssh.port == 22
+    assert job("--ssh-p=22", "-np", "1", "true").ssh.port == 22
+    # also --no-status, which is ours: the older option has it
+    assert environment("--no-sta") == {"HOROVOD_STALL_CHECK_DISABLE": "1"}
+    assert job("--no-stat", "-np", "1", "true").status is False
+    assert environment("--log-l=info") == {"HOROVOD_LOG_LEVEL": "INFO"}
+    assert job("-prefix", "-np", "1", "true").timestamps
+
+
 @pytest.mark.parametrize(
-    ("word", "name", "value"),
+    ("words", "message"),
     [
-        ("-p22", "ssh_port", 22),
-        ("--ssh-p=22", "ssh_port", 22),
-        ("--no-sta", "no_stall_check", 1),  # also --no-status, which is ours: the older option has it
-        ("--no-stat", "status", False),
-        ("--l=info", "log_level", "INFO"),
-        ("-prefix", "prefix_output_with_timestamp", True),
+        (["--verbose=1"], "argument --verbose: ignored explicit argument '1'"),
+        (["--blacklist-cooldown-range=1", "2"], "argument --blacklist-cooldown-range: expected 2 arguments"),
+        (["--mpi-args", "--mca"], "argument --mpi-args: expected one argument"),
+        (["-p", "--verbose"], "argument -p/--ssh-port: expected one argument"),
+        (["-vx"], "argument -v/--version: ignored explicit argument 'x'"),
+        (["--bogus", "-p", "x"], "argument -p/--ssh-port: 'x' is not a whole number"),
+        (["-np2"], "unknown option -np2. Did you mean -np or -p?"),
     ],
 )
-def test_abbreviations(word: str, name: str, value: object) -> None:
-    words = [word] if name != "log_level" else ["--log-l=info"]
-    assert getattr(parse_command_line([*words, "-np", "1", "true"]), name) == value
+def test_values_where_none_is_and_none_where_one_is(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse_command_line([*words, "true"])
+    assert f"horovodrun: {message}\n" in capsys.readouterr().err
+
+
+def test_a_value_that_begins_with_a_dash_and_is_no_option() -> None:
+    assert job("-np", "1", "--mpi-args", "--mca x y", "true").arguments == ("--mca", "x", "y")
+    assert job("-np", "1", "--output-filename", "-", "true").output_directory == Path("-")
 
 
 def test_options_of_settings_are_what_the_settings_say() -> None:

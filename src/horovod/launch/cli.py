@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import shlex
@@ -19,14 +18,9 @@ from horovod.launch.contracts.errors import exit_status
 from horovod.launch.contracts.job import Job
 from horovod.launch.contracts.registry import LAUNCHERS
 from horovod.launch.launchers.choice import choose_launcher, look_around
-from horovod.launch.options.command_line import (
-    hosts_are_named,
-    is_elastic,
-    parse_command_line,
-    rank_map,
-    to_job,
-)
-from horovod.launch.options.table import every_option
+from horovod.launch.options.command_line import parse_command_line
+from horovod.launch.options.job import rank_map, to_job
+from horovod.launch.options.values import ElasticOptions, LaunchOptions
 from horovod.launch.output.console import Console
 from horovod.launch.placement.allocations import find_allocation
 from horovod.launch.placement.hosts import Allocated, named
@@ -53,33 +47,35 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     console = Console()
     try:
-        arguments = parse_command_line(sys.argv[1:] if words is None else words)
+        words = sys.argv[1:] if words is None else words
+        options = parse_command_line(words)
         # Reading versions of distributions takes longer to import than all the rest together: only who asks
         # pays for it.
-        if arguments.version:
+        if options.version:
             from horovod.launch.check_build import own_version
 
             _show(f"{__version__} ({own_version()})\n")
             return 0
-        if arguments.completion:
+        if options.completion:
             from horovod.launch.options.completion import completion_script
 
-            _show(completion_script(arguments.completion))
+            _show(completion_script(options.completion))
             return 0
-        if arguments.check_build:
+        if options.check_build:
             from horovod.launch.check_build import build_report
 
             report = build_report()
-            _show(report.json() if arguments.json else report.text(verbose=bool(arguments.verbose)))
+            _show(report.json() if options.json else report.text(verbose=options.verbose))
             return 0 if report.working else 1
         saved = None
-        if arguments.resume is not None:
-            saved, arguments = _resumed(arguments.resume)
-        console = Console(verbose=bool(arguments.verbose))
-        if arguments.log_level is not None:
-            level = {"TRACE": "DEBUG", "FATAL": "CRITICAL"}.get(arguments.log_level, arguments.log_level)
+        if options.resume is not None:
+            saved, options = _resumed(options.resume)
+            words = saved.words
+        console = Console(verbose=options.verbose)
+        if options.log_level is not None:
+            level = {"TRACE": "DEBUG", "FATAL": "CRITICAL"}.get(options.log_level, options.log_level)
             logging.basicConfig(level=level, format="horovodrun: %(levelname)s: %(message)s")
-        _run(arguments, console, words, saved)
+        _run(options, console, words, saved)
     except HorovodError as error:
         console.tell(str(error))
         if (
@@ -102,8 +98,8 @@ def run_commandline(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _resumed(path: str) -> tuple[Saved, argparse.Namespace]:
-    """The state of a job, and its command line: read again in the directory and the environment it was given
+def _resumed(path: str) -> tuple[Saved, LaunchOptions]:
+    """The state of a job, and its options: read again in the directory and the environment it was given
     in. What leads to ssh keys is that of today.
     """
     from horovod.launch.elastic.saved import load
@@ -119,60 +115,51 @@ def _resumed(path: str) -> tuple[Saved, argparse.Namespace]:
         ) from error
     os.environ.clear()
     os.environ.update({**saved.environ, **today})
-    arguments = parse_command_line(saved.words)
-    arguments.state = str(file)  # it may have been moved
-    return saved, arguments
+    options = parse_command_line(saved.words)
+    elastic = (options.elastic or ElasticOptions())._replace(state=str(file))  # it may have been moved
+    return saved, options._replace(elastic=elastic)
 
 
-def _run(
-    arguments: argparse.Namespace, console: Console, words: Sequence[str] | None, saved: Saved | None
-) -> None:
-    allocated = None if hosts_are_named(arguments) else find_allocation(os.environ)
-    job = to_job(arguments, allocated)
-    for notice in arguments.notices:
+def _run(options: LaunchOptions, console: Console, words: Sequence[str], saved: Saved | None) -> None:
+    allocated = None if options.finds_hosts else find_allocation(os.environ)
+    notices = [*options.notices]
+    job = to_job(options, allocated, notices.append)
+    for notice in notices:
         console.tell(notice)
-    if not is_elastic(arguments):
-        for name in (
-            "max_num_proc", "slots_per_host", "reset_limit", "blacklist_cooldown_range", "spares", "state",
-            "driver_wait",
-        ):  # fmt: skip
-            if getattr(arguments, name) is not None:
-                console.tell(f"{_spelled(name)} has no effect without --min-np or --host-discovery-script")
     if allocated is not None:
         console.tell(f"hosts of {allocated.source}: {named(allocated.hosts)}")
-    launcher = choose_launcher(arguments.launcher, look_around(os.environ, arguments.launcher))
+    launcher = choose_launcher(options.launcher, look_around(os.environ, options.launcher))
     job = replace(job, launcher=launcher)
-    if not arguments.dry_run:
-        job = _with_input(job, arguments, console)
-    if is_elastic(arguments):
-        given = saved.words if saved is not None else sys.argv[1:] if words is None else words
-        _run_elastic(arguments, job, allocated, console, given, saved)
-    elif arguments.dry_run:
+    if not options.dry_run:
+        job = _with_input(job, options, console)
+    if options.elastic is not None:
+        _run_elastic(options, options.elastic, job, allocated, console, words, saved)
+    elif options.dry_run:
         _tell_plan(job)
     else:
         with_restarts(
-            arguments.max_restarts or 0, lambda environ: run_job(job, environ, console), os.environ, console
+            options.max_restarts, lambda environ: run_job(job, environ, console), os.environ, console
         )
 
 
-def _with_input(job: Job, arguments: argparse.Namespace, console: Console) -> Job:
+def _with_input(job: Job, options: LaunchOptions, console: Console) -> Job:
     """The job, with what its ranks read on their standard input.
 
     Raises:
         ConfigError: it cannot be given to them.
     """
-    choice = arguments.stdin
+    choice, elastic = options.stdin, options.elastic
     if choice == "none":
         return job
     given = shared(job.command, choice)
     if given is not None:
-        if arguments.state is not None:
+        if elastic is not None and elastic.state is not None:
             raise ConfigError(
                 "--state: what ranks read on standard input would be gone when another horovodrun goes on "
                 "with the job. Name the script: horovodrun ... python train.py"
             )
         return replace(job, call=given, call_is_input=True)
-    if not is_elastic(arguments):
+    if elastic is None:
         return replace(job, feeds=True)
     if choice is not None:
         raise ConfigError(
@@ -185,7 +172,8 @@ def _with_input(job: Job, arguments: argparse.Namespace, console: Console) -> Jo
 
 
 def _run_elastic(
-    arguments: argparse.Namespace,
+    options: LaunchOptions,
+    elastic: ElasticOptions,
     job: Job,
     allocated: Allocated | None,
     console: Console,
@@ -194,42 +182,35 @@ def _run_elastic(
 ) -> None:
     # Jobs that are not pay nothing for it.
     from horovod.launch.elastic.job import run_elastic_job
-    from horovod.launch.elastic.options import Wishes, elastic_of
+    from horovod.launch.elastic.options import elastic_of
 
     discovery = None
     if allocated is not None and allocated.slurm_job:
         from horovod.launch.elastic.slurm import SlurmHosts
 
         discovery = SlurmHosts(allocated.slurm_job, {host.name: host.slots for host in allocated.hosts})
-    wishes = Wishes(*(getattr(arguments, name) for name in Wishes._fields))
-    named = arguments.hosts is not None or arguments.hostfile is not None
-    elastic = elastic_of(wishes, job, os.environ, discovery, named)
-    if arguments.dry_run:
-        _show(elastic.describe())
+    how = elastic_of(elastic, job, os.environ, discovery, options.has_hosts)
+    if options.dry_run:
+        _show(how.describe())
     else:
         left = [] if saved is None else [saved]
 
         def run(environ: Mapping[str, str]) -> None:
             before = left.pop() if left else None  # once: what follows is a new job
-            run_elastic_job(job, elastic, environ, console, words=words, saved=before)
+            run_elastic_job(job, how, environ, console, words=words, saved=before)
 
         with_restarts(
-            arguments.max_restarts or 0,
+            options.max_restarts,
             run,
             os.environ,
             console,
-            done=0 if saved is None else min(arguments.max_restarts or 0, _restarts(saved.environ)),
+            done=0 if saved is None else min(options.max_restarts, _restarts(saved.environ)),
         )
 
 
 def _restarts(environ: Mapping[str, str]) -> int:
     count = environ.get(RESTARTS_VARIABLE, "")
     return int(count) if count.isdecimal() else 0
-
-
-def _spelled(name: str) -> str:
-    """An option as it is written."""
-    return next(option.spellings[0] for option in every_option() if option.name == name)
 
 
 def _tell_plan(job: Job) -> None:

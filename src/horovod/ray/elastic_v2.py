@@ -16,7 +16,8 @@ from horovod.launch.calls.unpicklable import why_unpicklable
 from horovod.launch.contracts.job import Job, Results
 from horovod.launch.elastic.discovery import HostDiscovery
 from horovod.launch.elastic.job import run_elastic_job
-from horovod.launch.elastic.options import Wishes, elastic_of
+from horovod.launch.elastic.options import elastic_of
+from horovod.launch.options.values import ElasticOptions
 from horovod.launch.output.console import Console
 from horovod.ray import checks
 from horovod.ray.adapter import Adapter, BaseParams, Callbacks, Made
@@ -163,7 +164,7 @@ class ElasticAdapter(Adapter):
             status=False,
             call=data,
         )
-        wishes = Wishes(
+        options = ElasticOptions(
             min_num_proc=self.params.min_workers,
             max_num_proc=self.params.max_workers,
             reset_limit=self.params.reset_limit,
@@ -171,7 +172,7 @@ class ElasticAdapter(Adapter):
             failure_domain="slot",  # a node with many GPUs does without the one whose actor has died
         )
         inherited = forwarded(os.environ)
-        how = elastic_of(wishes, job, inherited, discovery)
+        how = elastic_of(options, job, inherited, discovery)
         names = discovery.names if isinstance(discovery, RayHostDiscovery) else NodeNames()
         console = Console(verbose=self.settings.verbose >= _ALL_STEPS, words=sys.stderr)
         results = Results()

@@ -11,7 +11,8 @@ from horovod.errors import ConfigError
 from horovod.launch.calls.functions import interface_names
 from horovod.launch.contracts.job import Results
 from horovod.launch.elastic.job import run_elastic_job
-from horovod.launch.elastic.options import Wishes, elastic_of
+from horovod.launch.elastic.options import elastic_of
+from horovod.launch.options.values import ElasticOptions
 from horovod.launch.output.console import TextSink
 from horovod.spark.stage import SparkTasks
 from horovod.spark.static import SparkCall, explained
@@ -92,14 +93,14 @@ def run_elastic(
         environment[_TIMEOUT_VARIABLE] = os.environ[_TIMEOUT_VARIABLE]
     elif elastic_timeout is not None:
         environment[_TIMEOUT_VARIABLE] = f"{float(elastic_timeout):g}"
-    wishes = Wishes(
+    options = ElasticOptions(
         min_num_proc=min_num_proc,
         max_num_proc=most,
         reset_limit=reset_limit,
         failure_domain="host",  # a task that has failed is tried again, and is another host then
     )
     assert isinstance(job.tasks, SparkTasks)
-    how = elastic_of(wishes, job, environment, job.tasks.discovery)
+    how = elastic_of(options, job, environment, job.tasks.discovery)
     results = Results()
     with explained(results):
         run_elastic_job(job, how, environment, console, results)

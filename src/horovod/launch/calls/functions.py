@@ -28,6 +28,7 @@ from horovod.launch.calls.plain import NotPlain, is_plain, pack_plain, plain_err
 from horovod.launch.contracts.job import Job, Results, SshOptions
 from horovod.launch.elastic.discovery import HostDiscovery
 from horovod.launch.launchers.choice import choose_launcher, look_around
+from horovod.launch.options.values import ElasticOptions
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import HostSlots, parse_hostfile, parse_hosts
@@ -163,15 +164,15 @@ def run(
     wanted = num_proc
     with _explained(results, unpickle_results):
         if elastic:
-            wishes = {
-                "min_num_proc": min_num_proc,
-                "max_num_proc": max_num_proc,
-                "host_discovery_script": host_discovery_script,
-                "slots_per_host": slots,
-                "reset_limit": reset_limit,
-                "blacklist_cooldown_range": cooldown_range,
-            }
-            wanted = _run_elastic(job, environment, console, results, discovery, wishes)
+            options = ElasticOptions(
+                min_num_proc=min_num_proc,
+                max_num_proc=max_num_proc,
+                host_discovery_script=host_discovery_script,
+                slots_per_host=slots,
+                reset_limit=reset_limit,
+                blacklist_cooldown_range=cooldown_range,
+            )
+            wanted = _run_elastic(job, options, environment, console, results, discovery)
         else:
             run_job(job, environment, console, results)
     trusted = range(wanted) if unpickle_results else results.here
@@ -201,18 +202,18 @@ def _placed(hosts: str | None, hostfile: str | None) -> tuple[HostSlots, ...]:
 
 def _run_elastic(
     job: Job,
+    options: ElasticOptions,
     environment: Mapping[str, str],
     console: Console,
     results: Results,
     discovery: HostDiscovery | None,
-    wishes: Mapping[str, Any],
 ) -> int:
-    """``wishes``: fields of `Wishes`. Returns of how many ranks there are results."""
+    """Run an elastic job. Returns of how many ranks there are results."""
     # Jobs that are not elastic pay nothing for it.
     from horovod.launch.elastic.job import run_elastic_job
-    from horovod.launch.elastic.options import Wishes, elastic_of
+    from horovod.launch.elastic.options import elastic_of
 
-    how = elastic_of(Wishes(**wishes), job, environment, discovery, named=bool(job.hosts))
+    how = elastic_of(options, job, environment, discovery, named=bool(job.hosts))
     run_elastic_job(job, how, environment, console, results)
     return how.rules.least
 

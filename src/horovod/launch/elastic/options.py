@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from horovod.config import value_of
 from horovod.errors import ConfigError
@@ -15,30 +14,15 @@ from horovod.launch.elastic.hosts import checked_cooldown
 from horovod.launch.elastic.job import Elastic
 from horovod.launch.elastic.rules import Rules
 from horovod.launch.environment import rank_silence_s
+from horovod.launch.options.values import ElasticOptions
 
-__all__ = ["Wishes", "elastic_of"]
+__all__ = ["elastic_of"]
 
 _DRIVER_WAIT_S = 600.0
 
 
-class Wishes(NamedTuple):
-    """As given; None: not given. The names are those of the options."""
-
-    min_num_proc: int | None = None
-    max_num_proc: int | None = None
-    host_discovery_script: str | None = None
-    slots_per_host: int | None = None
-    reset_limit: int | None = None
-    blacklist_cooldown_range: Sequence[float] | None = None
-    failure_domain: str | None = None
-    spares: int | None = None
-    elastic_events: str | None = None
-    state: str | None = None
-    driver_wait: float | None = None
-
-
 def elastic_of(
-    wishes: Wishes,
+    options: ElasticOptions,
     job: Job,
     inherited: Mapping[str, str],
     discovery: HostDiscovery | None = None,
@@ -47,7 +31,7 @@ def elastic_of(
     """Elastic settings for `job`.
 
     Args:
-        wishes: what was asked for.
+        options: what was asked for.
         job: its hosts are those of a job without discovery.
         inherited: the environment, for the time limit.
         discovery: asked in place of a script.
@@ -56,30 +40,30 @@ def elastic_of(
     Raises:
         ConfigError: numbers that contradict each other.
     """
-    fixed = discovery is None and wishes.host_discovery_script is None
-    if wishes.host_discovery_script is not None:
-        discovery = HostDiscoveryScript(wishes.host_discovery_script, wishes.slots_per_host)
+    fixed = discovery is None and options.host_discovery_script is None
+    if options.host_discovery_script is not None:
+        discovery = HostDiscoveryScript(options.host_discovery_script, options.slots_per_host)
     elif discovery is None:
-        if wishes.slots_per_host is not None:
+        if options.slots_per_host is not None:
             raise ConfigError("--slots-per-host means something with --host-discovery-script only.")
         hosts = {host.name: host.slots for host in job.hosts} or {"localhost": job.processes}
         discovery = FixedHosts(hosts)
     rules = Rules(
         processes=job.processes,
-        least=job.processes if wishes.min_num_proc is None else wishes.min_num_proc,
-        most=wishes.max_num_proc,
+        least=job.processes if options.min_num_proc is None else options.min_num_proc,
+        most=options.max_num_proc,
         slots_wait_s=value_of("elastic_timeout_s", {**inherited, **job.options}),
-        reset_limit=wishes.reset_limit,
-        cooldown_s=checked_cooldown(wishes.blacklist_cooldown_range),
-        spares=wishes.spares or 0,
-        by_slot=None if wishes.failure_domain is None else wishes.failure_domain == "slot",
+        reset_limit=options.reset_limit,
+        cooldown_s=checked_cooldown(options.blacklist_cooldown_range),
+        spares=options.spares or 0,
+        by_slot=None if options.failure_domain is None else options.failure_domain == "slot",
         fixed_hosts=fixed,
         lost_s=rank_silence_s(job.options, inherited) or math.inf,
     )
-    events = None if wishes.elastic_events is None else Path(wishes.elastic_events)
-    if wishes.driver_wait is not None and wishes.state is None:
+    events = None if options.elastic_events is None else Path(options.elastic_events)
+    if options.driver_wait is not None and options.state is None:
         raise ConfigError("--driver-wait means something with --state only.")
-    state = None if wishes.state is None else Path(wishes.state).absolute()
-    wait_s = _DRIVER_WAIT_S if wishes.driver_wait is None else wishes.driver_wait
+    state = None if options.state is None else Path(options.state).absolute()
+    wait_s = _DRIVER_WAIT_S if options.driver_wait is None else options.driver_wait
     at_first = None if fixed or not named else {host.name: host.slots for host in job.hosts}
     return Elastic(rules, discovery, events, state, wait_s if state is not None else 0.0, at_first)

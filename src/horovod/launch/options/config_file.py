@@ -16,7 +16,6 @@ What the command line says wins over the file, wherever it stands.
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import warnings
 from collections.abc import Iterator, Mapping
@@ -27,8 +26,9 @@ from typing import Any
 from horovod.errors import ConfigError
 from horovod.launch.contracts.registry import CHOICES
 from horovod.launch.options.table import Option, every_option
+from horovod.launch.options.values import Given
 
-__all__ = ["apply_config_file"]
+__all__ = ["add_config_file"]
 
 _CONTROLLERS = {"gloo": "ssh", "mpi": "mpirun"}
 
@@ -42,18 +42,18 @@ class _Setting:
     value: Any
 
 
-def apply_config_file(arguments: argparse.Namespace, path: Path) -> None:
-    """Give the options of the file to `arguments`, unless the command line has decided them.
+def add_config_file(given: Given, path: Path) -> None:
+    """Give the options of the file, unless the command line has decided them.
 
-    Unknown sections and keys become ``arguments.notices``.
+    Unknown sections and keys become notices.
 
     Raises:
         ConfigError: the file cannot be read, a value makes no sense, or this version does not serve the
             option; names file, section and key.
     """
-    decided = {option.name for _, option in arguments.given}
-    decided |= {option.apart for _, option in arguments.given if option.apart}
-    settings = [setting for setting in _settings(path, arguments.notices) if setting.value is not None]
+    decided = {option.name for _, option in given.order}
+    decided |= {option.apart for _, option in given.order if option.apart}
+    settings = [setting for setting in _settings(path, given.notices) if setting.value is not None]
     first: dict[str, _Setting] = {}
     for setting in settings:
         option = setting.option
@@ -66,7 +66,7 @@ def apply_config_file(arguments: argparse.Namespace, path: Path) -> None:
             warnings.warn(
                 f"{setting.where} is deprecated: {option.warning}", DeprecationWarning, stacklevel=2
             )
-        option.give(arguments, setting.value)
+        given.give(option, setting.value)
 
 
 def _settings(path: Path, notices: list[str]) -> Iterator[_Setting]:

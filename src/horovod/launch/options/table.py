@@ -6,7 +6,6 @@ Options of settings are made from ``horovod.config``.
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,13 +16,10 @@ from horovod.config import SETTINGS, Flag, Setting, at_least, one_of
 from horovod.launch.contracts.registry import CHOICES, LAUNCHERS
 from horovod.launch.placement.hosts import HOSTS_FORM
 
-__all__ = ["AUTO", "SHELLS", "TABLE", "Option", "every_option", "spellings"]
+__all__ = ["SHELLS", "TABLE", "Option", "every_option", "spellings"]
 
 SHELLS = ("bash", "zsh", "fish")
 STDIN_CHOICES = ("0", "all", "none")
-AUTO = "auto"
-"""The number of processes that fits, as if no number were given."""
-
 _AS_TUNING = "no effect, as --autotune has none"
 
 
@@ -80,12 +76,6 @@ class Option(NamedTuple):
         """The spelling that explains itself."""
         return max(self.spellings, key=len)
 
-    def give(self, arguments: argparse.Namespace, value: Any) -> None:
-        """Set the value of this option, or add to it."""
-        if self.repeatable:
-            value = (*(getattr(arguments, self.name) or ()), value)
-        setattr(arguments, self.name, value)
-
 
 def every_option() -> Iterator[Option]:
     for options in TABLE.values():
@@ -103,8 +93,9 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _processes(text: str) -> int | str:
-    number: int | str = text if text == AUTO else at_least(1)(text)
+def _processes(text: str) -> int:
+    """Read a number of processes; 0: the one that fits, as if no number were given."""
+    number: int = 0 if text == "auto" else at_least(1)(text)
     return number
 
 
