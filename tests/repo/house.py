@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.repo.imports import PACKAGE, imported, module_of
+from tests.repo.walk import WALK
 
 __all__ = ["MEASURES", "Measure", "begins_badly", "circles"]
 
@@ -200,6 +201,9 @@ MEASURES = (
         40,
         _count(naming_reducescatter),
         naming_reducescatter,
+    ),
+    Measure(
+        "walk", "functions from -np to the environment of a worker", 25, lambda: len(WALK), lambda: iter(WALK)
     ),
     Measure("twice", "names of public classes that exist twice", 33, _count(twice), twice),
     Measure("tracked", "tracked files", 1_780, _count(tracked), tracked),

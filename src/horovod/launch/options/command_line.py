@@ -57,21 +57,6 @@ def parse_command_line(words: Sequence[str]) -> LaunchOptions:
     Raises:
         ConfigError: an option that this version does not serve, or the config file cannot be used.
     """
-    given = _read(words)
-    if "resume" in given and (given.command or len(given.order) > 1):
-        _refuse("--resume takes the command and all options from the file: give nothing else")
-    if not any(name in given for name in ("version", "check_build", "completion", "resume")):
-        if (path := given.get("config_file", str)) is not None:
-            # Only who has such a file pays for the module.
-            from horovod.launch.options.config_file import add_config_file
-
-            add_config_file(given, Path(path))
-        _check_command(given)
-    return typed(given)
-
-
-def _read(words: Sequence[str]) -> Given:
-    """The options and their values, up to the command; one ``--`` before that is dropped."""
     known, given, unknown = spellings(), Given(), ""
     index = 0
     while index < len(words):
@@ -95,7 +80,16 @@ def _read(words: Sequence[str]) -> Given:
     if unknown:
         _refuse(f"unknown option {unknown}{_did_you_mean(unknown)}")
     given.command = tuple(words[index:])
-    return given
+    if "resume" in given and (given.command or len(given.order) > 1):
+        _refuse("--resume takes the command and all options from the file: give nothing else")
+    if not any(name in given for name in ("version", "check_build", "completion", "resume")):
+        if (path := given.get("config_file", str)) is not None:
+            # Only who has such a file pays for the module.
+            from horovod.launch.options.config_file import add_config_file
+
+            add_config_file(given, Path(path))
+        _check_command(given)
+    return typed(given)
 
 
 def _spelling(word: str, known: Mapping[str, Option]) -> tuple[str | None, str | None]:
