@@ -30,8 +30,7 @@ from horovod.launch.elastic.discovery import HostDiscovery
 from horovod.launch.launchers.choice import choose_launcher, look_around
 from horovod.launch.options.values import ElasticOptions
 from horovod.launch.output.console import Console, TextSink
-from horovod.launch.placement.host_files import host_text
-from horovod.launch.placement.hosts import HostSlots, parse_hostfile, parse_hosts
+from horovod.launch.placement.hosts import named_hosts
 from horovod.launch.run import run_job
 from horovod.runtime.ending import describe_text, harmless
 
@@ -135,7 +134,9 @@ def run(
     num_proc = num_proc if np is None else _renamed("np", "num_proc", np)
     if use_gloo and use_mpi:
         raise ConfigError("horovod.run: use_gloo and use_mpi exclude each other.")
-    placed = _placed(hosts, hostfile)
+    if hosts is not None and hostfile is not None:
+        raise ConfigError("horovod.run: hosts and hostfile exclude each other.")
+    placed = named_hosts(hosts, hostfile)
     min_num_proc = min_num_proc if min_np is None else _renamed("min_np", "min_num_proc", min_np)
     max_num_proc = max_num_proc if max_np is None else _renamed("max_np", "max_num_proc", max_np)
     elastic = min_num_proc is not None or host_discovery_script is not None or discovery is not None
@@ -189,15 +190,6 @@ def _explained(results: Results, unpickle_results: bool) -> Iterator[None]:
             trusted = unpickle_results or failure.rank in results.here
             explain_failure(failure, results.sent.get(failure.rank), trusted=trusted)
         raise
-
-
-def _placed(hosts: str | None, hostfile: str | None) -> tuple[HostSlots, ...]:
-    """The hosts that a job names; none: this machine."""
-    if hostfile is None:
-        return () if hosts is None else parse_hosts(hosts)
-    if hosts is not None:
-        raise ConfigError("horovod.run: hosts and hostfile exclude each other.")
-    return parse_hostfile(host_text(hostfile), hostfile)
 
 
 def _run_elastic(

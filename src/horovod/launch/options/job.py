@@ -11,13 +11,11 @@ from horovod.launch.contracts.registry import LAUNCHERS
 from horovod.launch.options.values import LaunchOptions
 from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
-from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import (
     Allocated,
     HostSlots,
     named,
-    parse_hostfile,
-    parse_hosts,
+    named_hosts,
     too_few_slots,
 )
 
@@ -40,7 +38,7 @@ def to_job(
         ConfigError: hosts cannot be read, or there is no number of processes.
         LaunchError: the host file cannot be read.
     """
-    hosts = _hosts(options) or (allocated.hosts if allocated is not None else ())
+    hosts = named_hosts(options.hosts, options.hostfile) or (allocated.hosts if allocated is not None else ())
     meant = allocated.processes if allocated is not None and not options.finds_hosts else 0
     given = options.processes
     if options.elastic is not None:
@@ -118,14 +116,6 @@ def _check_room(allocated: Allocated, processes: int) -> None:
         f"{too_few_slots(processes, slots)} of {allocated.source} ({named(allocated.hosts)}). Ask it for "
         f"more{tasks}; or, if their cores are enough, say how many each is to run: -H {wanted}"
     )
-
-
-def _hosts(options: LaunchOptions) -> tuple[HostSlots, ...]:
-    if options.hosts is not None:
-        return parse_hosts(options.hosts)
-    if options.hostfile is not None:
-        return parse_hostfile(host_text(options.hostfile), options.hostfile)
-    return ()
 
 
 def _shown_ranks(ranges: Sequence[range] | None, processes: int) -> frozenset[int] | None:

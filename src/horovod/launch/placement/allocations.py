@@ -13,15 +13,15 @@ from pathlib import Path
 
 from horovod.errors import ConfigError
 from horovod.launch.phrases import counted
-from horovod.launch.placement.host_files import host_text
 from horovod.launch.placement.hosts import (
     MOST_HOSTS,
     Allocated,
     HostSlots,
     expand_list,
+    host_text,
     merge_hosts,
     number_of,
-    parse_hostfile,
+    read_hostfile,
 )
 from horovod.launch.placement.lsf import lsf_allocation
 
@@ -54,7 +54,7 @@ def _mpi_job(environ: Mapping[str, str]) -> Allocated | None:
         return None
     variables = [name for name in _MPI_JOB_SLOTS if environ.get(name)]
     slots = number_of(environ[variables[0]], variables[0]) if variables else 1
-    hosts = parse_hostfile(host_text(path, variable), path, default_slots=slots)
+    hosts = read_hostfile(path, variable, default_slots=slots)
     return Allocated(f"the MPIJob's {path}", hosts)
 
 
@@ -119,7 +119,7 @@ def _pbs(environ: Mapping[str, str]) -> Allocated | None:
     path = environ.get("PBS_NODEFILE")
     if not path or not environ.get("PBS_JOBID"):
         return None
-    hosts = parse_hostfile(host_text(path, "PBS_NODEFILE"), path)
+    hosts = read_hostfile(path, "PBS_NODEFILE")
     return Allocated(f"PBS job {environ['PBS_JOBID']}", hosts)
 
 

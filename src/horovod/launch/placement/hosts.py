@@ -1,6 +1,6 @@
 """Hosts and slots: reading them, and placing ranks on them.
 
-Everything here is a pure function except `is_this_machine`, which asks the resolver.
+Everything here is a pure function except `is_this_machine`, which asks the resolver, and what reads a file.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from horovod.bootstrap.records import text
@@ -27,13 +28,16 @@ __all__ = [
     "expand_list",
     "expand_ranges",
     "host_name",
+    "host_text",
     "is_this_machine",
     "merge_hosts",
     "named",
+    "named_hosts",
     "number_of",
     "parse_hostfile",
     "parse_hosts",
     "place_ranks",
+    "read_hostfile",
     "too_few_slots",
 ]
 
@@ -48,6 +52,7 @@ MOST_HOSTS = 1 << 16
 MOST_SLOTS = 10**9 - 1
 """Of one host."""
 _MOST_RANGES = 8  # in one name
+_MOST_BYTES = 16 << 20  # of a host file
 _ALWAYS_LOCAL = frozenset({"localhost", "localhost.localdomain", "127.0.0.1"})
 # Words of a host file line that say something else than the number of slots: Open MPI's limit, and
 # what MPICH's and Intel's process managers write behind the name.
@@ -112,6 +117,17 @@ def parse_hosts(text: str) -> tuple[HostSlots, ...]:
         ConfigError: an entry is not ``host:slots``.
     """
     return merge_hosts(_parse_entry(one, text) for one in expand_list(text))
+
+
+def named_hosts(hosts: str | None, hostfile: str | None) -> tuple[HostSlots, ...]:
+    """Read the hosts that a user has named, by the value of ``-H`` or by a file; empty: by neither.
+
+    Raises:
+        ConfigError: they cannot be read.
+    """
+    if hosts is not None:
+        return parse_hosts(hosts)
+    return () if hostfile is None else read_hostfile(hostfile)
 
 
 def expand_list(text: str) -> list[str]:
@@ -184,6 +200,30 @@ def parse_hostfile(text: str, path: str, *, default_slots: int = 1) -> tuple[Hos
     if not hosts:
         raise ConfigError(f"The host file {path} names no host. Write one per line: server1 slots=4")
     return merge_hosts(hosts)
+
+
+def read_hostfile(path: str, named_by: str = "", *, default_slots: int = 1) -> tuple[HostSlots, ...]:
+    """Read a host file by its path, as `host_text` and `parse_hostfile` do."""
+    return parse_hostfile(host_text(path, named_by), path, default_slots=default_slots)
+
+
+def host_text(path: str, named_by: str = "") -> str:
+    """The text of a file with hosts. ``named_by``: the variable that names it, if any.
+
+    Raises:
+        ConfigError: it cannot be read, or is no text.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) <= _MOST_BYTES:
+            return data.decode("utf-8-sig")  # some editors begin a file with a mark
+        why = f"it has more than {_MOST_BYTES >> 20} MiB"
+    except (OSError, ValueError) as error:  # a path with a zero in it is a ValueError, too
+        why = (error.strerror or str(error)) if isinstance(error, OSError) else "it is not text"
+    source = f"{named_by} names the hosts in {path}, which" if named_by else f"The host file {path}"
+    hint = " Give the hosts with -H." if named_by else ""
+    raise ConfigError(f"{source} cannot be read: {why}.{hint}", variable=named_by or None)
 
 
 def merge_hosts(hosts: Iterable[HostSlots]) -> tuple[HostSlots, ...]:

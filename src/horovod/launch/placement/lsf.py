@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.placement.host_files import host_text
-from horovod.launch.placement.hosts import Allocated, HostSlots, merge_hosts, number_of, parse_hostfile
+from horovod.launch.placement.hosts import Allocated, HostSlots, merge_hosts, number_of, read_hostfile
 from horovod.launch.programs import ask
 
 __all__ = ["NodeShape", "in_lsf", "lsf_allocation", "node_shape"]
@@ -48,7 +47,7 @@ def lsf_allocation(environ: Mapping[str, str], ask: Ask | None = None) -> Alloca
         gpus = _number(_csm_node(nodes[0], ask), "discovered_gpus")
         return Allocated(f"{source} (CSM)", merge_hosts(HostSlots(node, gpus) for node in nodes))
     if path := environ.get("LSB_DJOB_HOSTFILE"):
-        return Allocated(source, parse_hostfile(host_text(path, "LSB_DJOB_HOSTFILE"), path))
+        return Allocated(source, read_hostfile(path, "LSB_DJOB_HOSTFILE"))
     if words := environ.get("LSB_MCPU_HOSTS", "").split():
         if len(words) % 2:
             raise ConfigError(
