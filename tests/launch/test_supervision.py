@@ -26,11 +26,12 @@ from horovod.launch.contracts.events import (
     Stopped,
 )
 from horovod.launch.contracts.signals import Signals
+from horovod.launch.course.course import Course
 from horovod.launch.driver.causes import End
+from horovod.launch.driver.fixed import FixedDriver, Outcome
 from horovod.launch.output.console import Console
-from horovod.launch.placement.hosts import HostSlots, assign_ranks
+from horovod.launch.placement.hosts import HostSlots, Slot, assign_ranks
 from horovod.launch.supervision.failures import raise_for
-from horovod.launch.supervision.supervisor import Outcome, Supervisor
 
 
 @pytest.fixture
@@ -271,6 +272,15 @@ class Script:
         os.close(self._bell)
 
 
+def supervised(
+    slots: Sequence[Slot], workers: Script, signals: Signals, patience_s: float = 0.0, size: int = 0
+) -> Outcome:
+    hosts = {slot.rank: slot.hostname for slot in slots}
+    driver = FixedDriver(hosts, size or len(slots), patience_s, time.monotonic())
+    Course(driver, workers, signals, Console()).run()
+    return driver.outcome(time.monotonic())
+
+
 @pytest.mark.parametrize(
     ("ends", "first"),
     [
@@ -284,7 +294,7 @@ def test_rank_that_was_killed_is_the_cause_though_it_is_heard_late(ends: list[Ex
     slots = assign_ranks([HostSlots("a", 2), HostSlots("b", 2)], 4)
     workers = Script(*(Started(rank, 100 + rank) for rank in range(4)), *ends, Finished(()))
     with Signals() as signals:
-        outcome = Supervisor(slots, workers, signals, Console()).run()
+        outcome = supervised(slots, workers, signals)
     workers.close()
     assert outcome.failure is not None
     assert outcome.failure.rank == first
@@ -303,7 +313,7 @@ def test_host_that_is_lost_is_the_cause_or_comes_besides() -> None:
     for events, fails in cases:
         workers = Script(*events, Finished(()))
         with Signals() as signals:
-            outcome = Supervisor(slots, workers, signals, Console(), patience_s=30).run()
+            outcome = supervised(slots, workers, signals, patience_s=30)
         workers.close()
         assert outcome.lost == (lost,)
         assert (outcome.failure and outcome.failure.rank) == fails
@@ -327,7 +337,7 @@ def test_launcher_that_places_ranks_itself_is_supervised_alike() -> None:
     for events, (rank, error) in cases:
         workers = Script(placed, *started, *events)
         with Signals() as signals:
-            outcome = Supervisor((), workers, signals, Console(), patience_s=30, size=2).run()
+            outcome = supervised((), workers, signals, patience_s=30, size=2)
         workers.close()
         assert (outcome.failure and outcome.failure.rank, outcome.error) == (rank, error)
         assert outcome.hosts == {0: "a", 1: "b"}
@@ -403,7 +413,7 @@ def _left_alone(
     )
     slots = assign_ranks([HostSlots("a", 1), HostSlots("b", size - 1)], size)
     with Signals() as signals:
-        outcome = Supervisor(slots, workers, signals, Console()).run()
+        outcome = supervised(slots, workers, signals)
     workers.close()
     return outcome, workers.ended_with
 
@@ -443,7 +453,7 @@ def test_a_rank_that_has_just_left_its_world_may_say_why(ends: bool, left_first:
     )
     began = time.monotonic()
     with Signals() as signals:
-        outcome = Supervisor(slots, workers, signals, Console(), patience_s=30).run()
+        outcome = supervised(slots, workers, signals, patience_s=30)
     took_s = time.monotonic() - began
     workers.close()
     assert (outcome.failure and outcome.failure.rank) == 1

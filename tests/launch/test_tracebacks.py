@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+import time
 from pathlib import Path
 from typing import cast
 
@@ -14,10 +15,10 @@ from horovod.errors import LaunchError
 from horovod.launch.contracts.errors import JobInterrupted
 from horovod.launch.contracts.launcher import Workers
 from horovod.launch.contracts.signals import Signals
+from horovod.launch.course.course import Course
+from horovod.launch.driver.fixed import FixedDriver
 from horovod.launch.output.console import Console
 from horovod.launch.output.tracebacks import Tracebacks
-from horovod.launch.placement.hosts import HostSlots, assign_ranks
-from horovod.launch.supervision.supervisor import Supervisor
 
 BLOCK = ["Traceback (most recent call last):", '  File "x", line 1, in <module>', "ValueError: bad"]
 OTHER = [*BLOCK[:2], "ValueError: worse"]
@@ -172,10 +173,10 @@ def test_watcher_that_a_signal_has_ended_with_the_job_was_not_out_of_memory() ->
         def pass_on(self, signum: int) -> None: ...
 
     with Signals() as signals:
-        slots = assign_ranks([HostSlots("a", 1)], 1)
-        supervisor = Supervisor(slots, cast("Workers", Gone()), signals, Console(stderr=io.StringIO()))
+        driver = FixedDriver({0: "a"}, 1, 0.0, time.monotonic())
+        course = Course(driver, cast("Workers", Gone()), signals, Console(stderr=io.StringIO()))
         with pytest.raises(LaunchError, match="out of memory"):
-            supervisor._heard()
+            course._events()
         signal.raise_signal(signal.SIGTERM)
         with pytest.raises(JobInterrupted, match=r"^SIGTERM ended the job after"):
-            supervisor._heard()
+            course._events()

@@ -36,6 +36,8 @@ from horovod.launch.contracts.errors import exit_status
 from horovod.launch.contracts.launcher import WorkerPlan
 from horovod.launch.contracts.registry import LAUNCHERS
 from horovod.launch.contracts.signals import Signals
+from horovod.launch.course.course import Course
+from horovod.launch.driver.fixed import FixedDriver, Outcome
 from horovod.launch.environment import compute_threads, slot_environment, start_timeout_s
 from horovod.launch.external import messages
 from horovod.launch.external.key import find_key, name_on
@@ -47,7 +49,6 @@ from horovod.launch.output.streams import Output
 from horovod.launch.run import conducting
 from horovod.launch.supervision.failures import command_not_started
 from horovod.launch.supervision.passing import Passing
-from horovod.launch.supervision.supervisor import Outcome, Supervisor
 
 __all__ = ["main", "rank_and_size"]
 
@@ -304,7 +305,9 @@ def _run(
         if plan.stdin >= 0:
             os.close(plan.stdin)  # the rank's alone: when it closes that, no more is fetched
         passing = _Passing(signals, console, workers.pass_on, lifeline)
-        outcome = Supervisor((slot,), workers, signals, console, passing=passing).run()
+        driver = FixedDriver({slot.rank: slot.hostname}, 1, 0.0, time.monotonic(), speaks=False)
+        Course(driver, workers, signals, console, passing=passing).run()
+    outcome = driver.outcome(time.monotonic())
     if lifeline.lost:
         raise LaunchError(f"rank {slot.rank} was ended: the connection to horovodrun is lost.")
     report = _how_it_ended(outcome, command, slot.hostname, output.tail(slot.rank))

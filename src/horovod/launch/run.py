@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from functools import partial
 
 from horovod.bootstrap.place.addresses import join_hosts
 from horovod.bootstrap.place.store_address import shown
@@ -19,6 +20,9 @@ from horovod.launch.contracts.job import Job, Results
 from horovod.launch.contracts.launcher import Prepared, WorkerPlan, Workers
 from horovod.launch.contracts.registry import LAUNCHERS, load_launcher
 from horovod.launch.contracts.signals import Signals
+from horovod.launch.course.course import Course
+from horovod.launch.driver.actions import Action, Spoil
+from horovod.launch.driver.fixed import FixedDriver
 from horovod.launch.environment import (
     compute_threads,
     interface_environment,
@@ -33,7 +37,6 @@ from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.standard_input import opened
 from horovod.launch.supervision.failures import raise_for
-from horovod.launch.supervision.supervisor import Supervisor
 
 __all__ = ["conducting", "drained", "make_store", "observe", "run_job"]
 
@@ -101,16 +104,10 @@ def run_job(
                     output,
                     signals,
                 ) as workers:
-                    outcome = Supervisor(
-                        placed,
-                        workers,
-                        signals,
-                        console,
-                        status,
-                        limits.patience_s,
-                        _tell_store(store),
-                        size=len(slots),
-                    ).run()
+                    hosts = {slot.rank: slot.hostname for slot in placed}
+                    driver = FixedDriver(hosts, len(slots), limits.patience_s, time.monotonic())
+                    carry_out = partial(_spoil, store)
+                    Course(driver, workers, signals, console, carry_out, status=status).run()
             finally:
                 if results is not None:
                     results.sent.update(output.results())
@@ -118,7 +115,7 @@ def run_job(
                     if prepared.hosts or all_here:
                         results.here.update(slot.rank for slot in slots if slot.hostname in here)
     console.narrate("nothing of the job runs any more")
-    raise_for(outcome, job.command[0], output.tail)
+    raise_for(driver.outcome(time.monotonic()), job.command[0], output.tail)
 
 
 @contextmanager
@@ -212,16 +209,6 @@ def _plan(request: Request, prepared: Prepared, store: StoreServer, stdin: int) 
     )
 
 
-def _tell_store(store: StoreServer) -> Callable[[int, str, str], None]:
-    """Make the callback that lets nobody wait in ``init()`` for a rank that is gone: it takes the rank, its
-    host and how it went.
-    """
-
-    def tell(rank: int, host: str, how: str) -> None:
-        text = (
-            f"Rank {rank} on host {host} {how}. No world can be formed without it; look at "
-            "its own output first."
-        )
-        store.fail(ROUNDS, Cause(text, (rank,), rank=rank, host=host))
-
-    return tell
+def _spoil(store: StoreServer, action: Action) -> None:
+    if isinstance(action, Spoil):
+        store.fail(ROUNDS, Cause(action.why, (action.rank,), rank=action.rank, host=action.host))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from horovod.bootstrap.store.membership import Dismissed, Expected, Placed, Report
-from horovod.launch.elastic.actions import Doubt, Drop, End, Log, Notify, Over, Reach, Spoil, Start, Tell
+from horovod.launch.driver.actions import Doubt, Drop, End, Log, Notify, Over, Reach, Spoil, Start, Tell
 from horovod.launch.elastic.driver import Driver
 from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phase import Phase
@@ -17,7 +17,7 @@ __all__ = ["Play", "Worker", "hosts_of"]
 
 class Worker:
     def __init__(self, start: Start) -> None:
-        self.number, self.host, self.index = start.worker, start.host, start.index
+        self.number, self.host, self.index = start.worker, start.host, start.slot
         self.expected = start.place
         self.reports = 0
         self.answers: list[Placed | Expected | Dismissed] = []
@@ -254,8 +254,8 @@ class Play:
             case Start():
                 assert action.worker not in self.workers
                 taken = {(each.host, each.index) for each in self.workers.values() if each.alive}
-                assert (action.host, action.index) not in taken
-                assert action.index in self.hosts.slots(action.host)
+                assert (action.host, action.slot) not in taken
+                assert action.slot in self.hosts.slots(action.host)
                 self.workers[action.worker] = Worker(action)
             case End(numbers, kill):
                 for number in numbers:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from horovod.errors import LaunchError
-from horovod.launch.elastic.actions import Log
+from horovod.launch.driver.actions import Log
 from horovod.launch.elastic.record import Record, timeline_of_job
 from horovod.launch.output.console import Console
 

@@ -10,7 +10,7 @@ import pytest
 
 from horovod.launch.contracts.events import Exited
 from horovod.launch.contracts.job import Job
-from horovod.launch.elastic.actions import WorkerEnd
+from horovod.launch.driver.actions import WorkerEnd
 from horovod.launch.elastic.job import _Course
 
 KILLED = WorkerEnd(3, 0, "a", 0, -signal.SIGKILL)

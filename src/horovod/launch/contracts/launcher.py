@@ -1,7 +1,7 @@
 """The contract between a job of known ranks and a way of starting processes.
 
 A launcher is one file and one row of `registry`. It finds the hosts, starts the ranks, passes their output
-and results to `Output`, and reports what happens to them as events on a descriptor. The supervisor decides
+and results to `Output`, and reports what happens to them as events on a descriptor. The driver decides
 when the ranks are ended. A launcher whose ranks a program starts only writes the command line of that
 program; `horovod.launch.external` does the rest.
 """

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from horovod.bootstrap.store.membership import HostUpdateResult
-from horovod.launch.elastic.actions import Notify
+from horovod.launch.driver.actions import Notify
 from horovod.launch.elastic.places import Seat
 from horovod.launch.elastic.reaches import Reaches
 from horovod.launch.elastic.staff import Staff, seats_of

@@ -29,7 +29,7 @@ from horovod.bootstrap.store.membership import (
 from horovod.bootstrap.store.rounds import ROUNDS
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.store.table import Cause
-from horovod.launch.elastic.actions import Spoil
+from horovod.launch.driver.actions import Spoil
 from horovod.launch.elastic.driver import Driver
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.phrases import counted

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from horovod.bootstrap.store.membership import Expected, Leaving, Report, Resumed
-from horovod.launch.elastic.actions import Action, Over, WorkerEnd
+from horovod.launch.driver.actions import Action, Over, WorkerEnd
 from horovod.launch.elastic.announcements import Announcements
 from horovod.launch.elastic.failures import Failures
 from horovod.launch.elastic.hosts import Hosts
@@ -468,7 +467,7 @@ class Driver:
         """The process of a worker that counts as failed has ended, or is known no more (None)."""
         worker.exiting, worker.exit_code = False, exit_code or None
         if self._failed is not None and self._failed.worker == worker.number:
-            self._failed = replace(self._failed, exit_code=worker.exit_code)
+            self._failed = self._failed._replace(exit_code=worker.exit_code)
 
     def _log(self, event: str, text: str, **fields: object) -> None:
         self._workers.log(event, text, **fields)

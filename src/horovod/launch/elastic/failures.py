@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from horovod.launch.driver.actions import Doubt, Spoil
 from horovod.launch.driver.causes import describe_exit
-from horovod.launch.elastic.actions import Doubt, Spoil
 from horovod.launch.elastic.workers import END_S, SPEAK_S, State, Worker, Workers
 from horovod.launch.phrases import counted
 

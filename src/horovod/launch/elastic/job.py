@@ -48,8 +48,7 @@ from horovod.launch.contracts.launcher import Prepared
 from horovod.launch.contracts.registry import LAUNCHERS, make_fleet
 from horovod.launch.contracts.signals import Signals, signal_name
 from horovod.launch.directory import current_directory
-from horovod.launch.driver.causes import describe_exit, heard, lost_by
-from horovod.launch.elastic.actions import (
+from horovod.launch.driver.actions import (
     Action,
     Doubt,
     Drop,
@@ -63,6 +62,7 @@ from horovod.launch.elastic.actions import (
     Tell,
     WorkerEnd,
 )
+from horovod.launch.driver.causes import describe_exit, heard, lost_by
 from horovod.launch.elastic.conversation import Conversation
 from horovod.launch.elastic.discovery import Discovered, DiscoveryFailed, HostDiscovery, Poller, ask
 from horovod.launch.elastic.driver import Driver
@@ -377,7 +377,7 @@ class _Course:
             hint = "It was ended by horovodrun."
         return WorkerFailed(
             f"rank {end.rank} on {end.host} {how}{f': its script {said}' if said else ''}. "
-            f"The elastic job has failed: no world can go on. Process name: {end.host}[{end.index}]. "
+            f"The elastic job has failed: no world can go on. Process name: {end.host}[{end.slot}]. "
             f"Exit code: {1 if code is None else code}."
             f"{stuck}{f' {hint}' if hint else ''}",
             rank=end.rank,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from horovod.launch.elastic.actions import Drop, Reach
+from horovod.launch.driver.actions import Drop, Reach
 from horovod.launch.elastic.workers import Workers
 
 __all__ = ["Reaches"]

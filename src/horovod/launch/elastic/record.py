@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from horovod.config import TIMELINE_DYNAMIC
 from horovod.errors import LaunchError
-from horovod.launch.elastic.actions import Log
+from horovod.launch.driver.actions import Log
 from horovod.launch.output.console import Console
 
 __all__ = ["Record", "timeline_of_job"]

@@ -31,7 +31,7 @@ from horovod.version import __version__
 __all__ = ["Clock", "Saved", "Saver", "load", "packed"]
 
 _FORMAT = 1
-_OURS = ("horovod.launch.elastic.", "horovod.bootstrap.store.membership")
+_OURS = ("horovod.launch.elastic.", "horovod.launch.driver.", "horovod.bootstrap.store.membership")
 _PLAIN = frozenset({("builtins", "frozenset"), ("builtins", "set"), ("builtins", "range")})
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from horovod.bootstrap.store.membership import Placed, Six
-from horovod.launch.elastic.actions import Action, Start
+from horovod.launch.driver.actions import Action, Start
 from horovod.launch.elastic.places import Seat, places_of
 from horovod.launch.elastic.reaches import Reaches
 from horovod.launch.elastic.workers import State, Worker, Workers, hosts_of
@@ -173,7 +173,7 @@ class Staff:
         worker = self._workers[action.worker]
         place = self.expected(worker)
         worker.rank = place[0]
-        return Start(action.worker, action.host, action.index, place)
+        return Start(action.worker, action.host, action.slot, place)
 
 
 def seats_of(workers: Sequence[Worker]) -> list[Seat]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from horovod.bootstrap.store.membership import Answer, Expected, HostUpdateResult, Placed, Report, Six
 from horovod.bootstrap.store.server import StoreServer
 from horovod.errors import LaunchError
-from horovod.launch.elastic.actions import Action, End, Log, Notify, Over, Reach, Spoil, Start, Tell
+from horovod.launch.driver.actions import Action, End, Log, Notify, Over, Reach, Spoil, Start, Tell
 from horovod.launch.elastic.conversation import Conversation
 from horovod.launch.elastic.discovery import Discovered, HostDiscovery, Poller
 from horovod.launch.elastic.driver import Driver
@@ -391,15 +391,15 @@ class ThreadJob:
 
     def _start(self, start: Start) -> None:
         worker = start.worker
-        self._slots[worker] = (start.host, start.index)
+        self._slots[worker] = (start.host, start.slot)
         self._events[worker] = threading.Event()
         threading.Thread(
-            target=self._work, args=(start,), name=f"worker {start.host}[{start.index}]", daemon=True
+            target=self._work, args=(start,), name=f"worker {start.host}[{start.slot}]", daemon=True
         ).start()
 
     def _work(self, start: Start) -> None:
         worker = start.worker
-        assignment = Assignment(worker, start.host, start.index, start.place)
+        assignment = Assignment(worker, start.host, start.slot, start.place)
         with self._changed:
             assert self._call is not None
             self._threads[worker] = threading.get_ident()
@@ -407,7 +407,7 @@ class ThreadJob:
             exit_code, at = self._call(assignment, [self._shutdown, self._events[worker]])
             result = WorkerResult(int(exit_code), float(at))
         except BaseException:  # of the program's: the worker has failed, whatever it is
-            _log.warning("The worker in slot %d of %s failed.", start.index, start.host, exc_info=True)
+            _log.warning("The worker in slot %d of %s failed.", start.slot, start.host, exc_info=True)
             result = WorkerResult(1, time.time())
         with self._changed:
             assert self._driver is not None

@@ -10,8 +10,8 @@ from enum import Enum
 
 from horovod.bootstrap.place.starter import Word
 from horovod.bootstrap.store.membership import Answer, Dismissed, Placed, Report, Six
+from horovod.launch.driver.actions import Action, End, Log, Start, Tell
 from horovod.launch.driver.causes import lost_by
-from horovod.launch.elastic.actions import Action, End, Log, Start, Tell
 from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phrases import named
 from horovod.launch.elastic.rules import Rules

@@ -1,4 +1,4 @@
-"""Ranks that another launcher's program starts, as events for the supervisor.
+"""Ranks that another launcher's program starts, as events for the driver of the job.
 
 The program runs as a child and is not believed: a job has succeeded when every rank has reported that its
 command did (see `rank_wrapper`). Open MPI 5's ``mpirun``, for one, ends with status 0 when a host dies, and
@@ -117,7 +117,7 @@ class ExternalWorkers:
         self._thread = threading.Thread(target=self._run, name="external launcher", daemon=True)
         self._thread.start()
 
-    # For the supervisor.
+    # For the course.
 
     def fileno(self) -> int:
         return self._events.fileno()
@@ -210,7 +210,7 @@ class ExternalWorkers:
             call()
 
     def _forward(self, signum: int) -> None:
-        """The supervisor wants the ranks to end."""
+        """The ranks are to end."""
         self._end_ranks(signum)
         if not self._slots and not self._failed:  # no rank hears us yet
             self._program.send(signum)

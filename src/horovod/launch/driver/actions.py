@@ -1,21 +1,26 @@
-"""Actions that the driver of an elastic job asks for; `job` carries them out."""
+"""Actions that the driver of a job asks for; its course carries them out."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from horovod.bootstrap.store.membership import Answer, Six
+if TYPE_CHECKING:
+    from horovod.bootstrap.store.membership import Answer, Six
 
 __all__ = [
     "Action",
     "Doubt",
     "Drop",
     "End",
+    "Finish",
+    "Kill",
     "Log",
     "Notify",
     "Over",
     "Reach",
+    "Say",
     "Spoil",
     "Start",
     "Tell",
@@ -23,22 +28,19 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Reach:
+class Reach(NamedTuple):
     """Connect with a host, so that workers can be started there."""
 
     host: str
 
 
-@dataclass(frozen=True)
-class Drop:
+class Drop(NamedTuple):
     """Nothing more is wanted of a host; what still runs there is ended."""
 
     host: str
 
 
-@dataclass(frozen=True)
-class Doubt:
+class Doubt(NamedTuple):
     """Ranks of other hosts have lost one of this host for its silence: it need not be silent as long as
     usual to be lost.
     """
@@ -46,26 +48,23 @@ class Doubt:
     host: str
 
 
-@dataclass(frozen=True)
-class Start:
-    """Start a worker. ``index``: its slot on the host. ``place``: where it is expected to be."""
+class Start(NamedTuple):
+    """Start a worker. ``slot``: of the host. ``place``: where it is expected to be."""
 
     worker: int
     host: str
-    index: int
+    slot: int
     place: Six
 
 
-@dataclass(frozen=True)
-class End:
+class End(NamedTuple):
     """End workers: SIGTERM, and SIGKILL some time later; ``kill``: SIGKILL at once."""
 
     workers: tuple[int, ...]
     kill: bool = False
 
 
-@dataclass(frozen=True)
-class Tell:
+class Tell(NamedTuple):
     """Answer report ``number`` of a worker."""
 
     worker: int
@@ -73,45 +72,57 @@ class Tell:
     answer: Answer
 
 
-@dataclass(frozen=True)
-class Notify:
+class Notify(NamedTuple):
     """Tell rank 0 that the hosts have changed (``HostUpdateResult``)."""
 
     kind: int
 
 
-@dataclass(frozen=True)
-class Spoil:
-    """World ``round`` cannot be formed: who waits for it shall wait no longer."""
+class Spoil(NamedTuple):
+    """World ``round`` cannot be formed, None: no world at all. Who waits for it shall wait no longer."""
 
-    round: int
+    round: int | None
     why: str
     rank: int
     host: str
 
 
-@dataclass(frozen=True)
-class Log:
+class Log(NamedTuple):
     """Something happened that people want to know; ``text`` is a sentence, ``fields`` say it for programs."""
 
     event: str
     text: str
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class WorkerEnd:
+class Say(NamedTuple):
+    """Tell the user; unless ``loud`` only if he wants to know more."""
+
+    text: str
+    loud: bool = True
+
+
+class Finish(NamedTuple):
+    """End everything with this signal, and do not start or reach anything any more."""
+
+    signum: int
+
+
+class Kill(NamedTuple):
+    """Kill everything that still runs."""
+
+
+class WorkerEnd(NamedTuple):
     """End of a member of the last world. ``exit_code``: negative for a signal, None: its host was lost."""
 
     worker: int
     rank: int
     host: str
-    index: int
+    slot: int
     exit_code: int | None
 
 
-@dataclass(frozen=True)
-class Over:
+class Over(NamedTuple):
     """Nothing of the job runs any more.
 
     Attributes:
@@ -125,4 +136,4 @@ class Over:
     ranks: tuple[int, ...] = ()
 
 
-Action = Reach | Drop | Doubt | Start | End | Tell | Notify | Spoil | Log | Over
+Action = Reach | Drop | Doubt | Start | End | Tell | Notify | Spoil | Log | Say | Finish | Kill | Over

@@ -1,0 +1,1 @@
+"""The course of a job: one loop carries out what its driver decides, and hears what happens."""

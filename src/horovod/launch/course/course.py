@@ -1,0 +1,152 @@
+"""The loop of a job: it hears what happens to processes, and carries out what the driver decides."""
+
+from __future__ import annotations
+
+import math
+import selectors
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from horovod.errors import LaunchError
+from horovod.launch.contracts.errors import JobInterrupted
+from horovod.launch.contracts.events import Event, Exited, HostLost, PassedOn
+from horovod.launch.contracts.launcher import Workers
+from horovod.launch.contracts.signals import Signals, signal_name
+from horovod.launch.driver.actions import Action, Finish, Kill, Say
+from horovod.launch.driver.driver import Driver
+from horovod.launch.output.console import Console
+from horovod.launch.output.status import Status
+from horovod.launch.supervision.passing import Passing
+
+__all__ = ["Course", "Source"]
+
+
+class Source(Protocol):
+    """A thing that tells the driver more than processes do."""
+
+    def fileno(self) -> int:
+        """Readable when there is something."""
+
+    def hear(self, now: float) -> None:
+        """Tell the driver what is new."""
+
+
+class Course:
+    """One job while it runs. Everything is done on one thread; others leave things in mailboxes.
+
+    Args:
+        carry_out: does an action that needs more than is here.
+        passing: hands signals that end nothing to the workers, and tells what has become of them.
+        status: shows how far the job is.
+        sources: of further news.
+        save: is told what is decided before it is carried out.
+        clock: the time, in seconds.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        workers: Workers,
+        signals: Signals,
+        console: Console,
+        carry_out: Callable[[Action], None] = lambda action: None,
+        *,
+        passing: Passing | None = None,
+        status: Status | None = None,
+        sources: Sequence[Source] = (),
+        save: Callable[[Sequence[Action]], None] = lambda actions: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._driver = driver
+        self._workers = workers
+        self._signals = signals
+        self._console = console
+        self._carry_out = carry_out
+        self._passing = passing or Passing(signals, console, workers.pass_on)
+        self._status = status
+        self._sources = tuple(sources)
+        self._save = save
+        self._clock = clock
+        self._seen = 0  # signals
+
+    def run(self) -> None:
+        """Until nothing of the job runs.
+
+        Raises:
+            JobInterrupted: a signal has ended the job, and what watches its processes with it.
+            LaunchError: the processes can no longer be watched.
+        """
+        with selectors.DefaultSelector() as selector:
+            descriptors = [source.fileno() for source in self._sources]
+            for descriptor in (self._workers.fileno(), self._signals.fileno(), *descriptors):
+                selector.register(descriptor, selectors.EVENT_READ)
+            while not self._driver.finished:
+                ready = {key.fd for key, _ in selector.select(self._wait_s())}
+                self._turn(self._workers.fileno() in ready)
+
+    def _turn(self, news: bool) -> None:
+        driver, now = self._driver, self._clock()
+        self._signals.clear()
+        for event in self._events() if news else ():
+            self._hear(event, now)
+        for source in self._sources:
+            source.hear(now)
+        for signum in self._signals.arrived[self._seen :]:
+            self._seen += 1
+            driver.interrupt(signum, now)
+        driver.settle(now)
+        self._act()
+        self._passing.forward(driver.running, ending=driver.ending)
+        if self._status is not None:
+            self._status.running, self._status.ended, self._status.ending = driver.progress
+            self._status.instead = driver.describe(now)
+
+    def _events(self) -> Sequence[Event]:
+        try:
+            return self._workers.events()
+        except LaunchError as error:
+            if not self._signals.arrived:
+                raise
+            signum = self._signals.arrived[0]  # batch systems end both
+            elapsed_s = self._clock() - self._driver.began_at
+            raise JobInterrupted(
+                f"{signal_name(signum)} ended the job after {elapsed_s:.1f} s, and the process that watched "
+                "the ranks has ended as well; all ranks were killed.",
+                signum=signum,
+            ) from error
+
+    def _hear(self, event: Event, now: float) -> None:
+        match event:
+            case PassedOn():
+                self._passing.hear(event)
+                return
+            case Exited(number):
+                self._passing.leave((number,))
+            case HostLost(_, numbers):
+                self._passing.leave(numbers)
+        self._driver.hear(event, now)
+
+    def _act(self) -> None:
+        actions, self._driver.actions = self._driver.actions, []
+        self._save(actions)
+        for action in actions:
+            match action:
+                case Say(text, loud):
+                    (self._console.tell if loud else self._console.narrate)(text)
+                case Finish(signum):
+                    if signum == signal.SIGINT:
+                        self._console.tracebacks.leave_out_interrupts()
+                    self._workers.end(signum)
+                case Kill():
+                    self._workers.kill()
+                case _:
+                    self._carry_out(action)
+
+    def _wait_s(self) -> float | None:
+        if self._driver.actions:
+            return 0.0
+        now = self._clock()
+        due = self._driver.due(now)
+        return None if due == math.inf else max(0.0, due - now)
