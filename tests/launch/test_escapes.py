@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.launch.launching import COMMAND, LIMIT_S, environment
 
-from horovod.launch.output.escapes import harmless
+from horovod.launch.output.console import harmless
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from horovod.launch.launchers import local
 from horovod.launch.options.command_line import parse_command_line
 from horovod.launch.options.job import to_job
 from horovod.launch.output.console import Console
-from horovod.launch.placement import machine
+from horovod.launch.placement import allocations
 from horovod.launch.placement.hosts import Allocated, HostSlots
 from horovod.launch.run import run_job
 
@@ -45,12 +45,12 @@ def four_gpus(tmp_path: Path) -> Path:
 )
 def test_gpus_are_those_that_are_visible(visible: str | None, usable: int, four_gpus: Path) -> None:
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert machine.usable_gpus(environ, four_gpus) == usable
+    assert allocations.usable_gpus(environ, four_gpus) == usable
 
 
 def test_without_devices_there_is_nothing_to_be_visible(tmp_path: Path) -> None:
-    assert machine.usable_gpus({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path) == 0
-    assert machine.usable_gpus({}, tmp_path / "none") == 0
+    assert allocations.usable_gpus({"CUDA_VISIBLE_DEVICES": "0"}, tmp_path) == 0
+    assert allocations.usable_gpus({}, tmp_path / "none") == 0
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_without_devices_there_is_nothing_to_be_visible(tmp_path: Path) -> None:
 def test_gpus_count_before_cores(
     gpus: int, cores: tuple[int, bool], processes: int, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "usable_gpus", lambda _: gpus)
-    monkeypatch.setattr(machine, "usable_cores", lambda: cores)
-    assert machine.room_here({}) == (processes, why)
+    monkeypatch.setattr(allocations, "usable_gpus", lambda _: gpus)
+    monkeypatch.setattr(allocations, "usable_cores", lambda: cores)
+    assert allocations.room_here({}) == (processes, why)
 
 
 def job(*words: str, allocated: Allocated | None = None) -> tuple[Job, list[str]]:
@@ -78,7 +78,9 @@ def job(*words: str, allocated: Allocated | None = None) -> tuple[Job, list[str]
 def test_without_a_number_the_machine_is_filled_and_that_is_said(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "room_here", lambda _: machine.Room(3, "one for each GPU"))
+    monkeypatch.setattr(
+        "horovod.launch.options.job.room_here", lambda _: allocations.Room(3, "one for each GPU")
+    )
     found, notices = job(*words)
     assert (found.processes, found.hosts) == (3, ())
     assert notices == ["3 processes on this machine: one for each GPU (-np N decides)"]

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from horovod.errors import ConfigError, WorkerFailed
+from horovod.launch.cli import with_restarts
 from horovod.launch.contracts.errors import CommandNotStarted, JobInterrupted, LauncherFailed
 from horovod.launch.output.console import Console
-from horovod.launch.restarts import with_restarts
 
 
 class _Job:

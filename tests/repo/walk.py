@@ -41,7 +41,7 @@ WALK = (
     "launch.options.values.typed",
     "launch.cli._run",
     "launch.options.job.to_job",
-    "launch.restarts.with_restarts",
+    "launch.cli.with_restarts",
     "launch.run.run_job",
     "launch.contracts.job.Job.place",
     "launch.placement.hosts.assign_ranks",

@@ -7,14 +7,14 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from horovod.errors import ConfigError, HorovodError, LaunchError, WorkerFailed
-from horovod.launch.contracts.errors import exit_status
+from horovod.launch.contracts.errors import LauncherFailed, exit_status
 from horovod.launch.contracts.job import Job
 from horovod.launch.contracts.registry import LAUNCHERS
 from horovod.launch.launchers.choice import choose_launcher, look_around
@@ -24,7 +24,6 @@ from horovod.launch.options.values import ElasticOptions, LaunchOptions
 from horovod.launch.output.console import Console
 from horovod.launch.placement.allocations import find_allocation
 from horovod.launch.placement.hosts import Allocated, named
-from horovod.launch.restarts import RESTARTS_VARIABLE, with_restarts
 from horovod.launch.run import run_job
 from horovod.launch.standard_input import is_waiting, shared
 from horovod.version import __version__
@@ -32,7 +31,10 @@ from horovod.version import __version__
 if TYPE_CHECKING:
     from horovod.launch.elastic.saved import Saved
 
-__all__ = ["run_commandline"]
+__all__ = ["run_commandline", "with_restarts"]
+
+_RESTARTS_VARIABLE = "HOROVOD_RESTART_COUNT"
+"""Number of times that the job has been started again: 0 at first."""
 
 
 def run_commandline(words: Sequence[str] | None = None) -> int:
@@ -142,6 +144,32 @@ def _run(options: LaunchOptions, console: Console, words: Sequence[str], saved: 
         )
 
 
+def with_restarts(
+    most: int,
+    run: Callable[[Mapping[str, str]], None],
+    environ: Mapping[str, str],
+    console: Console,
+    done: int = 0,
+) -> None:
+    """Call ``run`` with the environment that ranks start from; again, ``most`` times, when a rank has failed.
+
+    What cannot be helped by another start is not tried again: a command that cannot be run, hosts that cannot
+    be reached, a signal to the launcher. ``done``: restarts that there have been.
+
+    Raises:
+        HorovodError: what ``run`` has raised last.
+    """
+    for restarts in range(done, most + 1):
+        try:
+            run({**environ, _RESTARTS_VARIABLE: str(restarts)} if most else environ)
+            return
+        except (WorkerFailed, LauncherFailed) as error:
+            if restarts == most:
+                raise
+            console.tell(str(error))
+            console.tell(f"starting the job again ({restarts + 1} of {most}: --max-restarts)")
+
+
 def _with_input(job: Job, options: LaunchOptions, console: Console) -> Job:
     """The job, with what its ranks read on their standard input.
 
@@ -209,7 +237,7 @@ def _run_elastic(
 
 
 def _restarts(environ: Mapping[str, str]) -> int:
-    count = environ.get(RESTARTS_VARIABLE, "")
+    count = environ.get(_RESTARTS_VARIABLE, "")
     return int(count) if count.isdecimal() else 0
 
 

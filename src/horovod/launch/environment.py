@@ -1,7 +1,8 @@
-"""The environment of a worker: what it inherits, and what the launcher sets."""
+"""Environment of workers: variables, inherited or set by the launcher, limits of time, and the directory."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -9,16 +10,18 @@ from typing import NamedTuple
 from horovod.bootstrap.place.store_address import store_environment
 from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.config import SHORTEST_HEARTBEAT_TIMEOUT_S, Config, value_of
-from horovod.errors import ConfigError
+from horovod.errors import ConfigError, LaunchError
 from horovod.launch.placement.hosts import Slot
 
 __all__ = [
     "Limits",
     "compute_threads",
+    "current_directory",
     "for_other_hosts",
     "interface_environment",
     "job_environment",
     "rank_silence_s",
+    "shown_directory",
     "silence_s",
     "slot_environment",
     "start_timeout_s",
@@ -176,3 +179,26 @@ def compute_threads(inherited: Mapping[str, str], processes_here: int, cores: in
     if processes_here < 2 or "OMP_NUM_THREADS" in inherited:
         return None
     return max(1, cores // processes_here)
+
+
+def current_directory() -> str:
+    """The path of the one that this process is in.
+
+    Raises:
+        LaunchError: it was deleted, or may not be read.
+    """
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise LaunchError(
+            f"The current directory, in which ranks would work, cannot be found ({error.strerror}): was it "
+            "deleted? Change to another one, and start again."
+        ) from error
+
+
+def shown_directory() -> str:
+    """The same for a message, whatever has become of it."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return "like that of this launcher, which has been deleted"

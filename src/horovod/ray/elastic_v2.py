@@ -11,8 +11,8 @@ from typing import Any
 
 from horovod.errors import ConfigError, LaunchError, WorkerFailed
 from horovod.launch.calls.functions import explain_failure, interface_names, pack_call, result_of
+from horovod.launch.calls.pickles import why_unpicklable
 from horovod.launch.calls.plain import is_plain, unpack_plain
-from horovod.launch.calls.unpicklable import why_unpicklable
 from horovod.launch.contracts.job import Job, Results
 from horovod.launch.elastic.discovery import HostDiscovery
 from horovod.launch.elastic.job import run_elastic_job

@@ -25,8 +25,7 @@ from ray.exceptions import (
 )
 
 from horovod.errors import HorovodInternalError, LaunchError, WorkerFailed
-from horovod.launch.calls.pickles import pack
-from horovod.launch.calls.unpicklable import why_unpicklable
+from horovod.launch.calls.pickles import pack, why_unpicklable
 from horovod.launch.phrases import counted
 from horovod.ray.nodes import describe_resources
 

@@ -13,7 +13,7 @@ from horovod.launch.calls.functions import call_environment, result_of
 from horovod.launch.contracts.job import Job, Results
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.output.streams import STREAMS
-from horovod.launch.placement.machine import usable_gpus
+from horovod.launch.placement.allocations import usable_gpus
 from horovod.launch.run import run_job
 from horovod.spark import sparkdl_shim
 from horovod.spark.log import LOG, listener

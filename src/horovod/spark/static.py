@@ -13,7 +13,7 @@ from typing import Any
 from horovod.bootstrap.place.interpreter import PATH_VARIABLE, module_words
 from horovod.errors import ConfigError, LaunchError, WorkerFailed
 from horovod.launch.calls.functions import explain_failure, interface_names, pack_call, result_of
-from horovod.launch.calls.unpicklable import why_unpicklable
+from horovod.launch.calls.pickles import why_unpicklable
 from horovod.launch.contracts.job import Job, Results
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.output.streams import STREAMS

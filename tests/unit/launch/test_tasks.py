@@ -16,7 +16,7 @@ from horovod.bootstrap.store.client import StoreClient
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.trust import unix
 from horovod.errors import LaunchError
-from horovod.launch.calls.unpicklable import why_unpicklable
+from horovod.launch.calls.pickles import why_unpicklable
 from horovod.launch.launchers.spark import elastic_name
 from horovod.launch.tasks.links import Left, Nonsense, Tasks
 from horovod.launch.tasks.messages import Arrival, bytes_of, text_of

@@ -4,7 +4,7 @@
 
 The first part is a pickle (cloudpickle, protocol 5); the others are the large buffers in it: arrays, tensors.
 They are not copied when the object is made again from writable memory: a private mapping gives every process
-its own copy of just the pages that it writes.
+its own copy of just the pages that it writes. Of a call that cannot be pickled the part is found that is why.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ import importlib
 import io
 import pickle
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
 
 from horovod.errors import LaunchError
 
-__all__ = ["ALIGNMENT", "LARGE_BYTES", "pack", "unpack"]
+__all__ = ["ALIGNMENT", "LARGE_BYTES", "pack", "unpack", "why_unpicklable", "why_value_unpicklable"]
 
 _MAGIC = b"faran\x00\x05\x01"
 _HEAD = struct.Struct("<8sI")
 ALIGNMENT = 64
 LARGE_BYTES = 16 << 10
 """Smaller buffers are part of the pickle."""
+_MOST_DEEP = 5
 
 # By the package of a type: a module with `reduce_memory(obj, least_bytes)`, which tells pickle how to make
 # the object again around its memory, or None where that is not possible.
@@ -100,3 +101,89 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if reduced is not None:
                 return reduced
         return super().reducer_override(obj)
+
+
+def why_unpicklable(
+    func: Callable[..., Any], args: Iterable[Any], kwargs: Mapping[str, Any], error: Exception
+) -> str:
+    """A sentence that names the object, by the way from the call to it. ``error``: of pickling the call."""
+    whole = [("the function", func), *_arguments(args, kwargs)]
+    for name, value in whole:
+        if not _goes(value):
+            return (
+                f"{_which(name, value, error)} "
+                "Make it inside of the function, or leave it out of what the function uses."
+            )
+    return f"The call cannot be pickled. {type(error).__name__}: {error}"
+
+
+def why_value_unpicklable(name: str, value: Any) -> str | None:
+    """The same for one value that has a name, such as "parameter loss"; None: it can be pickled."""
+    try:
+        pack(value)
+    except Exception as error:
+        return _which(name, value, error)
+    return None
+
+
+def _which(name: str, value: Any, error: Exception) -> str:
+    name, value = _deepest(name, value)
+    return (
+        f"{name} cannot be pickled, which is how it would reach the other processes: it is "
+        f"{type(value).__module__}.{type(value).__qualname__}. {type(error).__name__}: {error}."
+    )
+
+
+def _deepest(name: str, value: Any) -> tuple[str, Any]:
+    for _ in range(_MOST_DEEP):
+        for part, below in _parts(value):
+            if not _goes(below):
+                name, value = f"{part} of {name}", below
+                break
+        else:
+            break
+    return name, value
+
+
+def _arguments(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for number, value in enumerate(args):
+        yield f"argument {number}", value
+    for name, value in kwargs.items():
+        yield f"argument {name!r}", value
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Parts of an object, each with a name."""
+    function = getattr(value, "__func__", value)
+    if hasattr(value, "__self__") and not isinstance(value.__self__, type(cloudpickle)):
+        yield "the object", value.__self__
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        cells = getattr(function, "__closure__", None) or ()
+        for name, cell in zip(code.co_freevars, cells, strict=False):
+            try:
+                yield f"variable {name!r}", cell.cell_contents
+            except ValueError:
+                continue  # not set yet
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield f"global variable {name!r}", function.__globals__[name]
+        for default in function.__defaults__ or ():
+            yield "a default argument", default
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield f"item {key!r:.40}", each
+    elif isinstance(value, (list, tuple, set)):
+        for number, each in enumerate(value):
+            yield f"item {number}", each
+    else:
+        for name, each in getattr(value, "__dict__", {}).items():
+            yield f"attribute {name!r}", each
+
+
+def _goes(value: Any) -> bool:
+    try:
+        pack(value)
+    except Exception:
+        return False
+    return True

@@ -47,7 +47,6 @@ from horovod.launch.contracts.job import Job, Results
 from horovod.launch.contracts.launcher import Prepared
 from horovod.launch.contracts.registry import LAUNCHERS, make_fleet
 from horovod.launch.contracts.signals import Signals, signal_name
-from horovod.launch.directory import current_directory
 from horovod.launch.driver.actions import (
     Action,
     Doubt,
@@ -71,7 +70,13 @@ from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.record import Record, timeline_of_job
 from horovod.launch.elastic.rules import Rules
 from horovod.launch.elastic.saved import Clock, Saved, Saver, load, packed
-from horovod.launch.environment import compute_threads, interface_environment, job_environment, time_limits
+from horovod.launch.environment import (
+    compute_threads,
+    current_directory,
+    interface_environment,
+    job_environment,
+    time_limits,
+)
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.output.streams import Output

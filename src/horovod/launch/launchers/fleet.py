@@ -53,8 +53,7 @@ from horovod.launch.contracts.events import (
     Started,
 )
 from horovod.launch.contracts.fleet import FleetPlan, FleetWorker, Request
-from horovod.launch.directory import current_directory
-from horovod.launch.environment import for_other_hosts
+from horovod.launch.environment import current_directory, for_other_hosts
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import Output
 from horovod.launch.phrases import counted

@@ -32,8 +32,7 @@ from horovod.launch.contracts.errors import HostsUnreachable, JobInterrupted
 from horovod.launch.contracts.events import Event, Exited, Finished, HostFacts, HostLost, Refused
 from horovod.launch.contracts.fleet import Request
 from horovod.launch.contracts.launcher import Prepared, WorkerPlan, Workers
-from horovod.launch.directory import current_directory, shown_directory
-from horovod.launch.environment import for_other_hosts
+from horovod.launch.environment import current_directory, for_other_hosts, shown_directory
 from horovod.launch.launchers.local import LocalLauncher, allow_descriptors
 from horovod.launch.output.streams import Output
 from horovod.launch.placement.addresses import store_hosts

@@ -11,6 +11,7 @@ from horovod.launch.contracts.registry import LAUNCHERS
 from horovod.launch.options.values import LaunchOptions
 from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
+from horovod.launch.placement.allocations import room_here
 from horovod.launch.placement.hosts import (
     Allocated,
     HostSlots,
@@ -91,8 +92,6 @@ def _processes_here(launcher: str | None, tell: Callable[[str], object]) -> int:
             f"-np is missing: how many processes? {launcher} may start them on other machines, of "
             "which nothing is known here."
         )
-    from horovod.launch.placement.machine import room_here  # only who gives no number pays for it
-
     room = room_here(os.environ)
     tell(f"{counted(room.processes, 'process', 'processes')} on this machine: {room.why} (-np N decides)")
     return room.processes

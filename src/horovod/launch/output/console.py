@@ -1,25 +1,41 @@
-"""Output for the user: two sinks for what ranks print, and the launcher's own words on standard error."""
+"""Output for the user: two sinks for what ranks print, and the launcher's own words on standard error.
+
+Lines are harmless for a terminal: they may have colours, and nothing else that is obeyed. A rank of another
+host, or text that a script has from somewhere, could otherwise set the title, write to the clipboard, move
+the cursor over what others said, or make the terminal answer as if somebody had typed.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import select
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
 
-from horovod.launch.output.escapes import harmless
 from horovod.launch.output.tracebacks import Tracebacks
 
-__all__ = ["Console", "Footer", "Sink", "TextSink", "file_descriptor_sink", "text_stream_sink"]
+__all__ = ["Console", "Footer", "Sink", "TextSink", "file_descriptor_sink", "harmless", "text_stream_sink"]
 
 _LAUNCHER = "launcher"
 BAR_S = 1.0
 """Between two lines for the steps of one progress bar, where others write in between."""
 
 _USUAL_COLUMNS = 80  # of a terminal that does not know
+# ESC and what belongs to it: control sequences; strings up to their end, if that is in the line; others.
+_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)(?P<parameters>[0-?]*)[ -/]*(?P<final>[@-~])"
+    r"|(?:\x1b[]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c\r\n]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b(?![]\[PX^_])[ -/]*[0-~]"
+)
+_COLOURS = re.compile(r"[0-9;:]*")
+_CONTROLS = re.compile("[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\udc80-\udc9f]")
+_SUSPECT = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_LINE_END = re.compile(r"([\r\n]+)")
+_RESET = "\x1b[0m"
 
 
 class TextSink(Protocol):
@@ -262,3 +278,38 @@ def _is_terminal(descriptor: int) -> bool:
         return os.isatty(descriptor)
     except OSError:
         return False
+
+
+def harmless(lines: bytes) -> bytes:
+    """``lines`` without what terminals obey, but for colours, the erasure of a line, tabs and line ends.
+
+    Well-formed sequences are dropped, what is left of others is shown: ``^[``. Colours end with their line.
+    Backspaces, which progress bars write before they return to the start of a line, are dropped.
+    """
+    if not _SUSPECT.search(lines):
+        return lines
+    text = lines.decode("utf-8", "surrogateescape")
+    cleaned = "".join(_cleaned(part) for part in _LINE_END.split(text))
+    return cleaned.encode("utf-8", "surrogateescape")
+
+
+def _cleaned(line: str) -> str:
+    coloured = False
+
+    def keep(found: re.Match[str]) -> str:
+        nonlocal coloured
+        parameters, final = found["parameters"] or "", found["final"]
+        if final == "m" and _COLOURS.fullmatch(parameters):
+            coloured = True
+            return f"\ue000{parameters}m"  # a stand-in for ESC [, which the next step takes away
+        return f"\ue000{parameters}K" if final == "K" and parameters in ("", "0", "1", "2") else ""
+
+    line = line.replace("\ue000", "\ufffd").replace("\b", "")
+    line = _CONTROLS.sub(_shown, _SEQUENCE.sub(keep, line)).replace("\ue000", "\x1b[")
+    return line + _RESET if coloured else line
+
+
+def _shown(found: re.Match[str]) -> str:
+    """A control character as ``^X``; those above ASCII as a replacement character."""
+    code = ord(found[0])
+    return f"^{chr(code ^ 0x40)}" if code < 0x80 else "\ufffd"

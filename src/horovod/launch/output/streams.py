@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from horovod.errors import LaunchError
-from horovod.launch.output.console import Console
-from horovod.launch.output.escapes import harmless
+from horovod.launch.output.console import Console, harmless
 
 __all__ = ["RESULT", "STREAMS", "LinePrefixer", "Output", "rank_directory"]
 

@@ -1,6 +1,6 @@
-"""Hosts that a batch system has given to the job this runs in.
+"""Room for a job that names no hosts: those that a batch system has given to it, else GPUs or cores here.
 
-Each source is one function: it looks for its evidence in the environment, and either has nothing to say
+Each batch system is one function: it looks for its evidence in the environment, and either has nothing to say
 (None) or says which hosts there are. A source that is half there is an error: started on this machine alone,
 a job would leave the others idle in silence.
 """
@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from horovod.bootstrap.place.cores import usable_cores
 from horovod.errors import ConfigError
 from horovod.launch.phrases import counted
 from horovod.launch.placement.hosts import (
@@ -25,8 +27,9 @@ from horovod.launch.placement.hosts import (
 )
 from horovod.launch.placement.lsf import lsf_allocation
 
-__all__ = ["find_allocation"]
+__all__ = ["Room", "find_allocation", "room_here", "usable_gpus"]
 
+_DEVICES = Path("/dev")
 _MPI_JOB_HOSTFILE = "/etc/mpi/hostfile"
 _MPI_JOB_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
 _MPI_JOB_SLOTS = ("OMPI_MCA_orte_set_default_slots", "I_MPI_PERHOST")
@@ -135,6 +138,31 @@ def _sge(environ: Mapping[str, str]) -> Allocated | None:
             raise ConfigError(f"{path}, line {number}: cannot read {line!r}. Expected: host slots ...")
         hosts.append(HostSlots(words[0], number_of(words[1], f"{path}, line {number}")))
     return Allocated(f"Grid Engine job {environ['JOB_ID']}", merge_hosts(hosts))
+
+
+class Room(NamedTuple):
+    """``why``: what they are counted by, for the user."""
+
+    processes: int
+    why: str
+
+
+def room_here(environ: Mapping[str, str]) -> Room:
+    """One process for each GPU that programs may use here; without any, for each core."""
+    gpus = usable_gpus(environ)
+    if gpus:
+        return Room(gpus, "one for each GPU")
+    cores, limited = usable_cores()
+    return Room(cores, f"one for each core that {'its control group allows' if limited else 'may be used'}")
+
+
+def usable_gpus(environ: Mapping[str, str], devices: Path = _DEVICES) -> int:
+    """NVIDIA's GPUs that are visible: those of the machine or container, as far as ``CUDA_VISIBLE_DEVICES``
+    names them.
+    """
+    from horovod.devices.mask import present, visible  # only who gives no number pays for it
+
+    return len(visible(environ, devices)) if present(devices) else 0
 
 
 _SOURCES: Sequence[Callable[[Mapping[str, str]], Allocated | None]] = (

@@ -17,7 +17,7 @@ from pyspark.ml.util import DefaultParamsReader, MLReadable, MLReader, MLWritabl
 
 from horovod.errors import InvalidArgumentError
 from horovod.launch.calls.functions import pack_call, unpack_call
-from horovod.launch.calls.unpicklable import why_value_unpicklable
+from horovod.launch.calls.pickles import why_value_unpicklable
 
 __all__ = ["Saveable", "Shipped", "require_picklable"]
 

@@ -12,7 +12,7 @@ import cloudpickle
 import torch
 
 from horovod.errors import InvalidArgumentError
-from horovod.launch.calls.unpicklable import why_value_unpicklable
+from horovod.launch.calls.pickles import why_value_unpicklable
 from horovod.spark.common.serialization import Saveable
 from horovod.torch.instances import Plain
 
