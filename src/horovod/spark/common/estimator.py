@@ -51,6 +51,12 @@ class HorovodEstimator(EstimatorParams, Saveable, Estimator):  # type: ignore[mi
     run_prefix: str
     """Of the names of runs that get none."""
 
+    default_data_module: Any
+    """The default of ``data_module``."""
+
+    checkpoint_suffix = ""
+    """The ending of a checkpoint's name, whether the store has it or not."""
+
     # -- what frameworks say --------------------------------------------------------------------------------
 
     @abstractmethod
@@ -60,10 +66,6 @@ class HorovodEstimator(EstimatorParams, Saveable, Estimator):  # type: ignore[mi
     @abstractmethod
     def _training(self) -> Training:
         """Make the training that goes to the ranks. Raises for parameters that make no sense."""
-
-    @abstractmethod
-    def _data_module(self) -> Any:
-        """The default of ``data_module``."""
 
     def _takes_text(self, name: str) -> bool:
         """Return whether the model takes texts in this column."""
@@ -113,10 +115,6 @@ class HorovodEstimator(EstimatorParams, Saveable, Estimator):  # type: ignore[mi
     def _shapes(self) -> dict[str, Any]:
         """The shapes of inputs and outputs, for ``check_shape_compatibility``; {}: they are not known."""
         return {}
-
-    def _checkpoint_name(self, filename: str) -> str:
-        """The name of the file, for that of the store."""
-        return filename
 
     def _get_model_kwargs(
         self, model: Any, history: Any, optimizer: Any, run_id: str, metadata: Any
@@ -215,7 +213,7 @@ class HorovodEstimator(EstimatorParams, Saveable, Estimator):  # type: ignore[mi
         if val_rows:
             wanted = self._value("validation_steps_per_epoch")
             val_steps = wanted or max(1, self._steps(val_rows, val_batch * size))
-        name = self._checkpoint_name(remote.checkpoint_filename)
+        name = remote.checkpoint_filename.removesuffix(self.checkpoint_suffix) + self.checkpoint_suffix
         seed = self._value("random_seed")
         arguments = {
             **self._values("shuffle", "inmemory_cache_all", "reader_pool_type", "label_cols"),
@@ -245,7 +243,7 @@ class HorovodEstimator(EstimatorParams, Saveable, Estimator):  # type: ignore[mi
             run_id=run_id,
             checkpoint_name=name,
             checkpoint=self._earlier_checkpoint(remote, name),
-            data_module=self._value("data_module") or self._data_module(),
+            data_module=self._value("data_module") or self.default_data_module,
             data_arguments={**arguments, **self._data_arguments()},
             columns=self._columns(),
             train_steps=train_steps,

@@ -50,6 +50,8 @@ class KerasEstimator(KerasSaveable, HorovodEstimator):
     """
 
     run_prefix = "keras"
+    default_data_module = ParquetDataModule
+    checkpoint_suffix = SUFFIX
 
     def get_model_class(self) -> Any:
         return KerasModel
@@ -71,17 +73,11 @@ class KerasEstimator(KerasSaveable, HorovodEstimator):
     def _takes_text(self, name: str) -> bool:
         return takes_text(self._value("model"), self._value("feature_cols"), name)
 
-    def _data_module(self) -> Any:
-        return ParquetDataModule
-
     def _data_arguments(self) -> dict[str, Any]:
         return self._values("tensorflow_dataset_prefetch_buffer_size")
 
     def _steps(self, rows: int, rows_of_a_step: int) -> int:
         return math.ceil(rows / rows_of_a_step)
-
-    def _checkpoint_name(self, filename: str) -> str:
-        return filename if filename.endswith(SUFFIX) else f"{filename}{SUFFIX}"
 
     def _environment(self) -> dict[str, str | None]:
         return {**self._value("backend_env"), **KerasSetting.of(self._value("model")).environment()}

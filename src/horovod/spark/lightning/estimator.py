@@ -23,7 +23,6 @@ from horovod.spark.torch.packing import PackedModule, PackedOptimizer, from_byte
 
 __all__ = ["TorchEstimator", "TorchModel"]
 
-_SUFFIX = ".ckpt"
 _int = TypeConverters.toInt
 _bool = TypeConverters.toBoolean
 
@@ -82,14 +81,11 @@ class TorchEstimator(TorchLosses):
     columns.
     """
 
+    default_data_module = ParquetDataModule
+    checkpoint_suffix = ".ckpt"
+
     def get_model_class(self) -> Any:
         return TorchModel
-
-    def _data_module(self) -> Any:
-        return ParquetDataModule
-
-    def _checkpoint_name(self, filename: str) -> str:
-        return filename if filename.endswith(_SUFFIX) else f"{filename}{_SUFFIX}"
 
     def _data_arguments(self) -> dict[str, Any]:
         return {

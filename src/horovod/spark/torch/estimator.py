@@ -100,11 +100,10 @@ class TorchEstimator(TorchLosses):
     has the precision of the module's parameters.
     """
 
+    default_data_module = ParquetDataModule
+
     def get_model_class(self) -> Any:
         return TorchModel
-
-    def _data_module(self) -> Any:
-        return ParquetDataModule
 
     def _training(self) -> TorchTraining:
         name = type(self).__name__
