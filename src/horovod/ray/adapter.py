@@ -14,7 +14,7 @@ from horovod.ray.worker import RankCall
 __all__ = ["Adapter", "BaseParams"]
 
 Callbacks = Sequence[Callable[[Any], Any]]
-Made = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+Constructor = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 """A class, and its arguments."""
 
 
@@ -62,11 +62,11 @@ class Adapter(ABC):
         extra_env_vars: Mapping[str, Any] | None = None,
     ) -> None:
         """Make everything ready for functions."""
-        what, made = "RayExecutor.start", None
+        what, constructor = "RayExecutor.start", None
         if executable_cls is not None:
             checks.function(what, executable_cls)
-            made = (executable_cls, *checks.arguments_of(what, executable_args, executable_kwargs))
-        self._start(made, checks.texts(extra_env_vars))
+            constructor = (executable_cls, *checks.arguments_of(what, executable_args, executable_kwargs))
+        self._start(constructor, checks.texts(extra_env_vars))
 
     def run(
         self,
@@ -100,8 +100,8 @@ class Adapter(ABC):
         """Let everything go. Idempotent."""
 
     @abstractmethod
-    def _start(self, made: Made | None, environment: dict[str, str]) -> None:
-        """Make ready. ``made``: of the executables; ``environment``: of the ranks, over all others."""
+    def _start(self, constructor: Constructor | None, environment: dict[str, str]) -> None:
+        """Make ready. ``constructor``: of the executables; ``environment``: of the ranks, over all others."""
 
     @abstractmethod
     def _require(self, what: str) -> None:

@@ -20,7 +20,7 @@ from horovod.launch.elastic.options import elastic_of
 from horovod.launch.options.values import ElasticOptions
 from horovod.launch.output.console import Console
 from horovod.ray import checks
-from horovod.ray.adapter import Adapter, BaseParams, Callbacks, Made
+from horovod.ray.adapter import Adapter, BaseParams, Callbacks, Constructor
 from horovod.ray.coordinator import forwarded
 from horovod.ray.fleet import ActorFleet, Wanted
 from horovod.ray.messages import listening_beside
@@ -98,12 +98,12 @@ class ElasticAdapter(Adapter):
         self.settings = settings
         self.settings.elastic = True
         self._discovery: HostDiscovery | None = None
-        self._made: Made | None = None
+        self._constructor: Constructor | None = None
         self._environment: dict[str, str] = {}
 
-    def _start(self, made: Made | None, environment: dict[str, str]) -> None:
+    def _start(self, constructor: Constructor | None, environment: dict[str, str]) -> None:
         discovery = self._find_discovery()
-        self._made, self._environment = made, environment
+        self._constructor, self._environment = constructor, environment
         until = time.monotonic() + self.params.elastic_timeout
         while (found := sum(discovery.find_available_hosts_and_slots().values())) < self.params.min_workers:
             if time.monotonic() >= until:
@@ -149,7 +149,7 @@ class ElasticAdapter(Adapter):
         what, discovery = f"RayExecutor.{call.what}", self._discovery
         assert discovery is not None
         try:
-            data = pack_call(_with_executable, (self._made, call), {})
+            data = pack_call(_with_executable, (self._constructor, call), {})
         except Exception as error:
             raise LaunchError(f"{what}: {why_unpicklable(call.fn, call.args, call.kwargs, error)}") from error
         job = Job(
@@ -205,9 +205,9 @@ def _is_failure(data: memoryview) -> bool:
     return is_plain(data) and unpack_plain(data)[0] is False
 
 
-def _with_executable(made: Made | None, call: RankCall) -> Any:
+def _with_executable(constructor: Constructor | None, call: RankCall) -> Any:
     """Make the executable, None if there is none to be made, and the call with it."""
-    if made is None:
+    if constructor is None:
         return call(None)
-    make, args, kwargs = made
+    make, args, kwargs = constructor
     return call(make(*args, **kwargs))

@@ -11,7 +11,7 @@ import ray
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.ray import checks
-from horovod.ray.adapter import Adapter, BaseParams, Callbacks, Made
+from horovod.ray.adapter import Adapter, BaseParams, Callbacks, Constructor
 from horovod.ray.coordinator import Coordinator
 from horovod.ray.failures import ActorFailed, Member, await_members, first_answers, shipped
 from horovod.ray.messages import listening
@@ -117,19 +117,21 @@ class StaticAdapter(Adapter):
         self._broken = self._connection = ""
         self._locks = _Locks()
 
-    def _start(self, made: Made | None, environment: dict[str, str]) -> None:
+    def _start(self, constructor: Constructor | None, environment: dict[str, str]) -> None:
         if self._strategy is not None:
             raise LaunchError("RayExecutor: it is started already. Call shutdown() before start().")
         self._broken, self._connection = "", connection()
         self._strategy = self.params.strategy(self.settings)
         try:
-            self._place(self._strategy, made, environment)
+            self._place(self._strategy, constructor, environment)
         except BaseException:
             self._broken = "the start has failed."
             self.shutdown()
             raise
 
-    def _place(self, strategy: BaseStrategy, made: Made | None, environment: dict[str, str]) -> None:
+    def _place(
+        self, strategy: BaseStrategy, constructor: Constructor | None, environment: dict[str, str]
+    ) -> None:
         workers, _ = strategy.create_workers()
         self._members = [Member(rank, "unknown", "unknown", worker) for rank, worker in enumerate(workers)]
         self._coordinator = coordinator = Coordinator(self.settings)
@@ -151,8 +153,8 @@ class StaticAdapter(Adapter):
             ],
             limit,
         )
-        if made is not None:
-            parts = shipped("RayExecutor.start", *made, parts=made)
+        if constructor is not None:
+            parts = shipped("RayExecutor.start", *constructor, parts=constructor)
             self._results([worker.start_executable.remote(*parts) for worker in workers], None)
 
     def _run(self, call: RankCall, callbacks: Callbacks | None) -> list[Any]:

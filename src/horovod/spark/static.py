@@ -144,11 +144,11 @@ class SparkCall:
 
     def console(self) -> Console:
         """For what ranks print, as far as it is wanted, and for our own words."""
-        nobody = _Nobody()
+        discard = _Discard()
         return Console(
             verbose=self.verbose >= _ALL_STEPS,
-            stdout=self.stdout or nobody,
-            stderr=self.stderr or nobody,
+            stdout=self.stdout or discard,
+            stderr=self.stderr or discard,
             # A notebook shows what goes through its own stream, not what is written to the descriptor.
             words=sys.stderr,
         )
@@ -259,8 +259,8 @@ def packed(
         raise LaunchError(f"{what}: {why_unpicklable(fn, args, kwargs, error)}") from error
 
 
-class _Nobody:
-    """Wants nothing of what it is given."""
+class _Discard:
+    """A stream that drops what is written to it."""
 
     def write(self, text: str, /) -> object:
         return None
