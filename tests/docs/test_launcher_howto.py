@@ -40,7 +40,7 @@ def test_members_that_the_page_names_exist() -> None:
     assert len(named(PAGE)) > 20
 
 
-@pytest.mark.parametrize("kind", [launcher.Launcher, launcher.Workers])
+@pytest.mark.parametrize("kind", [launcher.Launcher, fleet.Processes])
 def test_every_method_of_the_contract_is_in_the_page(kind: type) -> None:
     methods = {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}
     assert methods == {name for of, name in named(PAGE) if of == kind.__name__}

@@ -259,7 +259,7 @@ class Script:
     def events(self) -> Sequence[Event]:
         return [self._events.pop(0)]
 
-    def end(self, signum: int) -> None:
+    def finish(self, signum: int) -> None:
         self.ended_with.append(signum)
 
     def kill(self) -> None:
@@ -438,8 +438,8 @@ def test_a_rank_that_has_just_left_its_world_may_say_why(ends: bool, left_first:
                 return []
             return [*([Exited(0, -15)] if len(self._events) == 1 else []), *super().events()]
 
-        def end(self, signum: int) -> None:
-            super().end(signum)
+        def finish(self, signum: int) -> None:
+            super().finish(signum)
             self.ended_early = len(self._events) == 1  # the last event comes with the rank's own end
             os.eventfd_write(self._bell, 1)
 

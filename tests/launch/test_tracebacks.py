@@ -13,7 +13,7 @@ from tests.launch.launching import PYTHON, horovodrun, running
 
 from horovod.errors import LaunchError
 from horovod.launch.contracts.errors import JobInterrupted
-from horovod.launch.contracts.launcher import Workers
+from horovod.launch.contracts.fleet import Processes
 from horovod.launch.contracts.signals import Signals
 from horovod.launch.course.course import Course
 from horovod.launch.driver.fixed import FixedDriver
@@ -174,7 +174,7 @@ def test_watcher_that_a_signal_has_ended_with_the_job_was_not_out_of_memory() ->
 
     with Signals() as signals:
         driver = FixedDriver({0: "a"}, 1, 0.0, time.monotonic())
-        course = Course(driver, cast("Workers", Gone()), signals, Console(stderr=io.StringIO()))
+        course = Course(driver, cast("Processes", Gone()), signals, Console(stderr=io.StringIO()))
         with pytest.raises(LaunchError, match="out of memory"):
             course._events()
         signal.raise_signal(signal.SIGTERM)

@@ -15,9 +15,9 @@ from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.store.table import Cause
 from horovod.errors import LaunchError
 from horovod.launch.contracts.events import HostFacts
-from horovod.launch.contracts.fleet import Request
+from horovod.launch.contracts.fleet import Processes, Request
 from horovod.launch.contracts.job import Job, Results
-from horovod.launch.contracts.launcher import Prepared, WorkerPlan, Workers
+from horovod.launch.contracts.launcher import Prepared, WorkerPlan
 from horovod.launch.contracts.registry import LAUNCHERS, load_launcher
 from horovod.launch.contracts.signals import Signals
 from horovod.launch.course.course import Course
@@ -119,7 +119,7 @@ def run_job(
 
 
 @contextmanager
-def conducting(start: Callable[[], Workers], output: Output, signals: Signals) -> Iterator[Workers]:
+def conducting(start: Callable[[], Processes], output: Output, signals: Signals) -> Iterator[Processes]:
     """Start workers, then close them and forward the output that is left: only for a while after a signal."""
     with drained(output, signals):
         workers = start()

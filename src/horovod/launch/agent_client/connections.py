@@ -132,7 +132,7 @@ class Connections:
         self._calls.put(send)
 
     def pass_on(self, signum: int) -> None:
-        """Let all agents send a signal to their ranks, as `Workers.pass_on`. From any thread."""
+        """Let all agents send a signal to their ranks, as `Processes.pass_on`. From any thread."""
         line = request_line({"signal": signum})
 
         def send() -> None:

@@ -98,7 +98,7 @@ class Continued(NamedTuple):
 
 
 class PassedOn(NamedTuple):
-    """A signal from `Workers.pass_on` has reached `ranks`, which have a handler for it; `others` have
+    """A signal from `Processes.pass_on` has reached `ranks`, which have a handler for it; `others` have
     none, and did not.
     """
 

@@ -15,12 +15,12 @@ from typing import NamedTuple, Protocol
 
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.trust.secret import KEY_BYTES
-from horovod.launch.contracts.events import Event, HostFacts
-from horovod.launch.contracts.fleet import Request
+from horovod.launch.contracts.events import HostFacts
+from horovod.launch.contracts.fleet import Processes, Request
 from horovod.launch.output.streams import RESULT, STREAMS, Output
 from horovod.launch.placement.hosts import Slot
 
-__all__ = ["Launcher", "Prepared", "WorkerPlan", "Workers"]
+__all__ = ["Launcher", "Prepared", "WorkerPlan"]
 
 _JOB_ID_BYTES = 8
 
@@ -64,33 +64,6 @@ class WorkerPlan(NamedTuple):
         return (*STREAMS, RESULT) if self.call and not self.call_is_input else STREAMS
 
 
-class Workers(Protocol):
-    """Running ranks. `Finished` is the last event; then call `close`."""
-
-    def fileno(self) -> int:
-        """Becomes readable when `events` has something."""
-
-    def events(self) -> Sequence[Event]:
-        """Events since the last call, in order.
-
-        Raises:
-            LaunchError: the ranks can no longer be watched; all that could be ended has been.
-        """
-
-    def end(self, signum: int) -> None:
-        """Send `signum` to everything the job runs, and SIGKILL to what is left after the grace time."""
-
-    def kill(self) -> None:
-        """Send SIGKILL to everything the job runs, now."""
-
-    def pass_on(self, signum: int) -> None:
-        """Send `signum` to the ranks that have a handler for it; `PassedOn` says which these are, those of
-        each host together. No effect on a job that is being ended.
-        """
-
-    def close(self) -> None: ...
-
-
 class Launcher(Protocol):
     """A way of starting processes. `prepare` comes first, `close` last, whatever happens between."""
 
@@ -103,7 +76,7 @@ class Launcher(Protocol):
             JobInterrupted: a signal came.
         """
 
-    def start(self, slots: Sequence[Slot], plan: WorkerPlan, store: StoreServer, output: Output) -> Workers:
+    def start(self, slots: Sequence[Slot], plan: WorkerPlan, store: StoreServer, output: Output) -> Processes:
         """Start one process per slot; what it prints and returns goes to `output`. No slots: see `Prepared`.
 
         Whatever happens to the launching process, even SIGKILL, ends the ranks.

@@ -12,7 +12,7 @@ from typing import Protocol
 from horovod.errors import LaunchError
 from horovod.launch.contracts.errors import JobInterrupted
 from horovod.launch.contracts.events import Event, Exited, HostLost, PassedOn
-from horovod.launch.contracts.launcher import Workers
+from horovod.launch.contracts.fleet import Processes
 from horovod.launch.contracts.signals import Signals, signal_name
 from horovod.launch.driver.actions import Action, Finish, Kill, Say
 from horovod.launch.driver.driver import Driver
@@ -48,7 +48,7 @@ class Course:
     def __init__(
         self,
         driver: Driver,
-        workers: Workers,
+        processes: Processes,
         signals: Signals,
         console: Console,
         carry_out: Callable[[Action], None] = lambda action: None,
@@ -60,11 +60,11 @@ class Course:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._driver = driver
-        self._workers = workers
+        self._processes = processes
         self._signals = signals
         self._console = console
         self._carry_out = carry_out
-        self._passing = passing or Passing(signals, console, workers.pass_on)
+        self._passing = passing or Passing(signals, console, processes.pass_on)
         self._status = status
         self._sources = tuple(sources)
         self._save = save
@@ -80,11 +80,11 @@ class Course:
         """
         with selectors.DefaultSelector() as selector:
             descriptors = [source.fileno() for source in self._sources]
-            for descriptor in (self._workers.fileno(), self._signals.fileno(), *descriptors):
+            for descriptor in (self._processes.fileno(), self._signals.fileno(), *descriptors):
                 selector.register(descriptor, selectors.EVENT_READ)
             while not self._driver.finished:
                 ready = {key.fd for key, _ in selector.select(self._wait_s())}
-                self._turn(self._workers.fileno() in ready)
+                self._turn(self._processes.fileno() in ready)
 
     def _turn(self, news: bool) -> None:
         driver, now = self._driver, self._clock()
@@ -105,7 +105,7 @@ class Course:
 
     def _events(self) -> Sequence[Event]:
         try:
-            return self._workers.events()
+            return self._processes.events()
         except LaunchError as error:
             if not self._signals.arrived:
                 raise
@@ -138,9 +138,9 @@ class Course:
                 case Finish(signum):
                     if signum == signal.SIGINT:
                         self._console.tracebacks.leave_out_interrupts()
-                    self._workers.end(signum)
+                    self._processes.finish(signum)
                 case Kill():
-                    self._workers.kill()
+                    self._processes.kill()
                 case _:
                     self._carry_out(action)
 

@@ -130,7 +130,7 @@ class ExternalWorkers:
             found.append(event)
         return found
 
-    def end(self, signum: int) -> None:
+    def finish(self, signum: int) -> None:
         self._calls.put(partial(self._forward, signum))
 
     def kill(self) -> None:
@@ -152,7 +152,7 @@ class ExternalWorkers:
         self._calls.put(partial(self._pass_on, signum))
 
     def close(self) -> None:
-        self.end(signal.SIGTERM)
+        self.finish(signal.SIGTERM)
         self._thread.join()
         if self._feeder is not None:
             self._feeder.close()

@@ -109,7 +109,7 @@ class LocalWorkers:
         *lines, self._unread = (self._unread + data).split(b"\n")
         return [to_event(json.loads(line)) for line in lines]
 
-    def end(self, signum: int) -> None:
+    def finish(self, signum: int) -> None:
         self.request(request_line({"end": signum}))
 
     def kill(self) -> None:

@@ -232,9 +232,9 @@ class _Workers:
                 found.append(event)
         return found
 
-    def end(self, signum: int) -> None:
+    def finish(self, signum: int) -> None:
         self._failed = self._failed or "the job has failed, or was told to end"
-        self._many.end(signum)
+        self._many.finish(signum)
 
     def kill(self) -> None:
         self._many.kill()

@@ -30,8 +30,8 @@ from horovod.launch.agent_client.news import (
 from horovod.launch.agent_client.ssh_command import remote_shell
 from horovod.launch.contracts.errors import HostsUnreachable, JobInterrupted
 from horovod.launch.contracts.events import Event, Exited, Finished, HostFacts, HostLost, Refused
-from horovod.launch.contracts.fleet import Request
-from horovod.launch.contracts.launcher import Prepared, WorkerPlan, Workers
+from horovod.launch.contracts.fleet import Processes, Request
+from horovod.launch.contracts.launcher import Prepared, WorkerPlan
 from horovod.launch.environment import current_directory, for_other_hosts, shown_directory
 from horovod.launch.launchers.local import LocalLauncher, allow_descriptors
 from horovod.launch.output.streams import Output
@@ -140,7 +140,7 @@ class ManyWorkers:
         self,
         connections: Connections,
         ranks: Mapping[str, set[int]],
-        local: Workers | None,
+        local: Processes | None,
         tell: Callable[[str], None],
         feeder: Feeder | None = None,
     ) -> None:
@@ -204,10 +204,10 @@ class ManyWorkers:
             found.append(Finished(tuple(self._survivors)))
         return found
 
-    def end(self, signum: int) -> None:
+    def finish(self, signum: int) -> None:
         self._connections.request_all(request_line({"end": signum}))
         if self._local is not None:
-            self._local.end(signum)
+            self._local.finish(signum)
 
     def kill(self) -> None:
         self._connections.request_all(request_line({"kill": True}))
