@@ -16,8 +16,8 @@ from horovod.common.everywhere import init, shutdown
 from horovod.elastic.run import run_fn
 from horovod.elastic.state import ObjectState
 from horovod.errors import InvalidArgumentError
-from horovod.gradients.replicas import broadcasts
-from horovod.gradients.variables import kept_apart, own_variable
+from horovod.gradients.replicas import broadcasts, references
+from horovod.gradients.variables import kept_apart
 from horovod.runtime import lifecycle
 
 __all__ = ["ModelState", "elastic_classes", "runner"]
@@ -108,7 +108,7 @@ class ModelState(ObjectState):
         broadcast_arrays(arrays, root_rank=0)  # what comes is what is saved, with no copy more
         for each, value in zip(own, mine, strict=True):
             each[...] = value
-        broadcasts.note(id(own_variable(each)) for each in variables)
+        broadcasts.note(references(variables))
         self._positions.sync(self._bcast_object, self._rank(), saves)
         super().sync()
         if self._rank() != 0:

@@ -11,8 +11,8 @@ import numpy as np
 from horovod.collectives import objects
 from horovod.collectives.numpy_frontend import collectives
 from horovod.errors import HorovodInternalError
-from horovod.gradients.replicas import broadcasts
-from horovod.gradients.variables import kept_apart, own_variable
+from horovod.gradients.replicas import broadcasts, references
+from horovod.gradients.variables import kept_apart
 from horovod.runtime.process_set import ProcessSet, global_process_set
 
 __all__ = [
@@ -80,7 +80,7 @@ def broadcast_variables(
     broadcast_arrays(arrays, root_rank, process_set)
     for variable, array in zip(listed, arrays, strict=True):
         variable.assign(array)
-    broadcasts.note(id(own_variable(variable)) for variable in listed)
+    broadcasts.note(references(listed))
 
 
 def broadcast_arrays(

@@ -108,7 +108,7 @@ class Broadcasts:
 
         Args:
             references: after the address, or the number of the object, a weak one to what is there. Those to
-                the same are equal, and others never: memory that is free again, and its address, may become other weights.
+                the same are equal, and others never: freed memory may become that of other weights.
         """
         self.happened = True
         self._reached.update(references)
