@@ -72,7 +72,7 @@ Error DeviceContext::failure(DriverStatus status, const std::string& what) const
 }
 
 void DeviceContext::give_back(DriverEvent event) noexcept {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   events_.push_back(event);
 }
 
@@ -80,7 +80,7 @@ Result<std::shared_ptr<DevicePoint>> DeviceContext::point(void* stream) {
   const Current current(*this);
   DriverEvent event = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!events_.empty()) {
       event = events_.back();
       events_.pop_back();

@@ -10,11 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "devices/driver.h"
+#include "mutex.h"
 #include "result.h"
 
 namespace farandole {
@@ -128,8 +128,8 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   DriverDevice device_;
   DriverContext context_;
   int index_;
-  std::mutex mutex_;                 // guards events_
-  std::vector<DriverEvent> events_;  // free ones
+  Mutex mutex_;
+  std::vector<DriverEvent> events_ FARANDOLE_GUARDED_BY(mutex_);  // free ones
 };
 
 /// A stream of ours, which no other stream waits for. Ends by itself when its work is done.

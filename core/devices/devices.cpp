@@ -18,7 +18,7 @@ void Devices::abandon() noexcept {
 std::vector<int> Devices::settle(TimePoint deadline) {
   std::map<int, std::shared_ptr<EngineDevice>> open;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     open = open_;
   }
   std::vector<int> late;
@@ -43,7 +43,7 @@ Result<std::shared_ptr<EngineDevice>> Devices::at(Device kind, int index) {
                  .message = std::string(name_of(kind)) +
                             " tensors are not supported yet; move the tensor to the CPU first"};
   }
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const auto found = open_.find(index); found != open_.end()) return found->second;
   if (driver_ == nullptr) {
     auto loaded = load_driver(library_);

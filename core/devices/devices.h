@@ -5,11 +5,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "devices/engine_device.h"
+#include "mutex.h"
 #include "types.h"
 
 namespace farandole {
@@ -34,15 +34,15 @@ class Devices {
   [[nodiscard]] std::vector<int> settle(TimePoint deadline);
   /// Says so, of them or of devices that no number is known of.
   [[nodiscard]] static std::string describe_late(const std::vector<int>& late, Duration waited);
-  /// In a forked child: the driver does not work there.
-  void abandon() noexcept;
+  /// In a forked child: the driver does not work there, and there is no other thread.
+  void abandon() noexcept FARANDOLE_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   const std::string library_;
   std::shared_ptr<Waker> waker_;
-  std::mutex mutex_;  // guards all below
-  std::shared_ptr<const DeviceDriver> driver_;
-  std::map<int, std::shared_ptr<EngineDevice>> open_;  // by index
+  Mutex mutex_;
+  std::shared_ptr<const DeviceDriver> driver_ FARANDOLE_GUARDED_BY(mutex_);
+  std::map<int, std::shared_ptr<EngineDevice>> open_ FARANDOLE_GUARDED_BY(mutex_);  // by index
 };
 
 }  // namespace farandole

@@ -69,7 +69,7 @@ EngineDevice::~EngineDevice() {
 bool EngineDevice::settle(TimePoint deadline) {
   std::vector<std::shared_ptr<const DevicePoint>> points;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (left_behind_) return false;
     for (const Kept& kept : kept_) points.push_back(kept.until);
   }
@@ -81,7 +81,7 @@ bool EngineDevice::settle(TimePoint deadline) {
         return stream == nullptr || done(*context_, stream->get(), deadline);
       });
   if (idle && all_reached(points, deadline)) return true;
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   left_behind_ = true;
   return false;
 }
@@ -111,12 +111,12 @@ void EngineDevice::keep(HostBuffer memory, void* stream) noexcept {
 
 void EngineDevice::keep(HostBuffer memory, std::shared_ptr<const DevicePoint> until) {
   collect();
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   kept_.push_back({.memory = std::move(memory), .until = std::move(until)});
 }
 
 void EngineDevice::collect() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   std::erase_if(kept_, [](const Kept& kept) {
     const auto reached = kept.until->reached();
     return reached && *reached;

@@ -5,13 +5,13 @@
 #include <array>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "devices/device_context.h"
 #include "devices/waker.h"
 #include "memory/host_pool.h"
+#include "mutex.h"
 
 namespace farandole {
 
@@ -95,9 +95,9 @@ class EngineDevice {
   HostBuffer slot_memory_;
   std::array<Slot, kSlots> slots_;
   std::size_t next_slot_ = 0;
-  std::mutex mutex_;        // guards all below
-  std::vector<Kept> kept_;  // results that are being copied
-  bool left_behind_ = false;
+  Mutex mutex_;
+  std::vector<Kept> kept_ FARANDOLE_GUARDED_BY(mutex_);  // results that are being copied
+  bool left_behind_ FARANDOLE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace farandole

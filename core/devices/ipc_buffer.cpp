@@ -1,9 +1,10 @@
 #include "devices/ipc_buffer.h"
 
 #include <algorithm>
-#include <mutex>
 #include <string>
 #include <vector>
+
+#include "mutex.h"
 
 namespace farandole {
 
@@ -15,8 +16,8 @@ DriverAddress as_address(const std::byte* data) noexcept {
 
 /// The buffers that were handed on. They outlive the drivers, so nothing frees them at exit.
 struct HandedOn {
-  std::mutex mutex;
-  std::vector<std::unique_ptr<IpcBuffer>> buffers;  // guarded by it
+  Mutex mutex;
+  std::vector<std::unique_ptr<IpcBuffer>> buffers FARANDOLE_GUARDED_BY(mutex);
 
   static HandedOn& get() {
     static auto& only = *new HandedOn;
@@ -28,14 +29,14 @@ struct HandedOn {
 
 void IpcBuffer::hand_on(std::unique_ptr<IpcBuffer> buffer) {
   HandedOn& all = HandedOn::get();
-  const std::lock_guard lock(all.mutex);
+  const Lock lock(all.mutex);
   all.buffers.push_back(std::move(buffer));
 }
 
 Result<std::unique_ptr<IpcBuffer>> IpcBuffer::make(EngineDevice& device, std::size_t bytes) {
   {
     HandedOn& all = HandedOn::get();
-    const std::lock_guard lock(all.mutex);
+    const Lock lock(all.mutex);
     const auto fits = std::ranges::find_if(all.buffers, [&](const auto& buffer) {
       return buffer->device_ == device.context().index() && buffer->bytes_ == bytes;
     });

@@ -1,15 +1,16 @@
 #include "devices/left_behind.h"
 
-#include <mutex>
 #include <vector>
+
+#include "mutex.h"
 
 namespace farandole {
 
 void leave_behind(std::shared_ptr<void> what) {
-  static auto& lock = *new std::mutex;
+  static auto& mutex = *new Mutex;
   static auto& kept =
       *new std::vector<std::shared_ptr<void>>;  // never freed: drivers are gone by then
-  const std::lock_guard guard(lock);
+  const Lock lock(mutex);
   kept.push_back(std::move(what));
 }
 

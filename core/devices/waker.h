@@ -3,8 +3,9 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
+
+#include "mutex.h"
 
 namespace farandole {
 
@@ -13,18 +14,18 @@ class Waker {
  public:
   explicit Waker(std::function<void()> ring) : ring_(std::move(ring)) {}
   void ring() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (ring_) ring_();
   }
   /// Nobody is told any more, once it returns.
   void disconnect() {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     ring_ = nullptr;
   }
 
  private:
-  std::mutex mutex_;  // guards ring_, and is held while it runs: it takes no lock
-  std::function<void()> ring_;
+  Mutex mutex_;  // also held while it rings, which takes no lock
+  std::function<void()> ring_ FARANDOLE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farandole

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <iterator>
-#include <mutex>
 #include <span>
 #include <utility>
 
 #include "engine/failure/cause_frame.h"
 #include "engine/fast_path/ask_frame.h"
+#include "mutex.h"
 #include "transport/socket_channel.h"
 
 namespace farandole {
@@ -37,10 +37,10 @@ class Within {
 /// Keeps the memory of an operation until the process ends, because a backend in Python may still
 /// write to it.
 void leave_in_use(const std::shared_ptr<Work>& work) {
-  static std::mutex mutex;
+  static Mutex mutex;
   static auto& left = *new std::vector<std::shared_ptr<Work>>;  // never destroyed
   work->in_use = true;
-  const std::lock_guard lock(mutex);
+  const Lock lock(mutex);
   left.push_back(work);
 }
 
@@ -87,7 +87,7 @@ bool ControlLoop::advance() {
   detector_.look(now);
   tell_whether_still(now);
   if (const auto tick = parts_.negotiation.next_tick(); tick && now >= *tick) {
-    const std::lock_guard lock(parts_.negotiation.mutex());
+    const EngineLock::Guard lock(parts_.negotiation.mutex());
     parts_.negotiation.negotiator()->tick(now, parts_.negotiation.effects());
     parts_.negotiation.moved();
   }
@@ -110,7 +110,7 @@ void ControlLoop::tell_whether_still(TimePoint now) {
   const bool still = parts_.submissions.stands_still() && at_rest();
   if (still == still_) return;
   still_ = still;
-  const std::lock_guard lock(parts_.negotiation.mutex());
+  const EngineLock::Guard lock(parts_.negotiation.mutex());
   parts_.negotiation.negotiator()->stand_still(still, now, parts_.negotiation.effects());
   parts_.negotiation.moved();
 }
@@ -187,7 +187,7 @@ Result<void> ControlLoop::take(Rank from, std::span<const std::byte> message, Ti
   } else if (decode_ask(message)) {
     return {};  // this rank has no fast path, but other ranks have one
   }
-  const std::lock_guard lock(parts_.negotiation.mutex());
+  const EngineLock::Guard lock(parts_.negotiation.mutex());
   auto fine =
       parts_.negotiation.negotiator()->take(from, message, now, parts_.negotiation.effects());
   parts_.negotiation.moved();
@@ -199,7 +199,7 @@ Result<void> ControlLoop::take(Rank from, std::span<const std::byte> message, Ti
 /// message in place of many.
 void ControlLoop::answer(TimePoint now) {
   if (!std::exchange(unanswered_, false)) return;
-  const std::lock_guard lock(parts_.negotiation.mutex());
+  const EngineLock::Guard lock(parts_.negotiation.mutex());
   parts_.negotiation.negotiator()->answer(now, parts_.negotiation.effects());
   parts_.negotiation.moved();
 }
@@ -219,7 +219,7 @@ bool ControlLoop::apply_effects(TimePoint now) {
 
 /// Takes the effects of the negotiator, and queues its dispatches.
 void ControlLoop::schedule(TimePoint now) {
-  const std::lock_guard lock(parts_.negotiation.mutex());
+  const EngineLock::Guard lock(parts_.negotiation.mutex());
   parts_.negotiation.take(applying_);
   if (fast_path_ != nullptr) {
     fast_path_->hold(applying_, now);
@@ -252,7 +252,7 @@ void ControlLoop::fail_submissions() {
 void ControlLoop::change_phase(TimePoint now) {
   if (applying_.shutdown_by) {
     parts_.phase.ended.store(true, std::memory_order_relaxed);
-    const std::lock_guard lock(parts_.negotiation.mutex());
+    const EngineLock::Guard lock(parts_.negotiation.mutex());
     if (fast_path_ != nullptr) fast_path_->close();
   }
   if (applying_.closed) parts_.phase.closed.store(true, std::memory_order_seq_cst);
@@ -266,7 +266,7 @@ void ControlLoop::change_phase(TimePoint now) {
   if (parts_.phase.has_ended() && !parts_.phase.acknowledged.load() && at_rest()) {
     parts_.phase.acknowledged.store(true);
     parts_.dispatcher.close_devices();
-    const std::lock_guard lock(parts_.negotiation.mutex());
+    const EngineLock::Guard lock(parts_.negotiation.mutex());
     parts_.negotiation.negotiator()->acknowledge_shutdown(now, parts_.negotiation.effects());
     if (!parts_.negotiation.effects().empty()) parts_.negotiation.alert();
   }
@@ -335,7 +335,7 @@ bool ControlLoop::orderly_end() {
 }
 
 FailureDetector::Owner::Needs ControlLoop::needs(Rank rank) {
-  const std::lock_guard lock(parts_.negotiation.mutex());
+  const EngineLock::Guard lock(parts_.negotiation.mutex());
   return {.owed = parts_.negotiation.negotiator()->owed(rank),
           .proposed = fast_path_ != nullptr ? fast_path_->proposed_to(rank) : std::string()};
 }
@@ -353,7 +353,7 @@ void ControlLoop::abort(const Error& cause, std::optional<Rank> from) {
   }
   std::vector<std::unique_ptr<Entry>> entries;
   {
-    const std::lock_guard lock(parts_.negotiation.mutex());
+    const EngineLock::Guard lock(parts_.negotiation.mutex());
     if (parts_.negotiation.failed()) return;
     parts_.negotiation.fail(error);
     entries = parts_.submissions.take_entries();
@@ -383,7 +383,7 @@ void ControlLoop::abort(const Error& cause, std::optional<Rank> from) {
 
 void ControlLoop::leave(wire::Departure why, Duration operation_timeout) {
   {
-    const std::lock_guard lock(parts_.negotiation.mutex());
+    const EngineLock::Guard lock(parts_.negotiation.mutex());
     parts_.negotiation.negotiator()->shutdown(Clock::now(), parts_.negotiation.effects(),
                                               std::move(why));
     if (fast_path_ != nullptr) fast_path_->close();
@@ -402,7 +402,7 @@ void ControlLoop::leave(wire::Departure why, Duration operation_timeout) {
 void ControlLoop::end() {
   if (parts_.phase.acknowledged.load()) parts_.phase.closed.store(true);
   {  // Another user thread may still drive: this one ends the loop when it gets the progress lock.
-    const std::lock_guard lock(parts_.negotiation.mutex());
+    const EngineLock::Guard lock(parts_.negotiation.mutex());
     parts_.negotiation.effects().fatal =
         Error{.code = Code::Shutdown, .message = "Horovod has been shut down"};
     parts_.negotiation.alert();

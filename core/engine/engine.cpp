@@ -67,9 +67,9 @@ void Engine::end_foreign() {
   log_.write(LogLevel::Error, foreign_->describe_stuck());
 }
 
-/// With lifecycle_ held.
 Result<void> Engine::open_parts() {
   if (opened_) return {};
+  progress_lock.nobody_else();
   if (auto opened = peers_.open(); !opened) return opened;
   fork_guard_.cover(peers_.descriptors());
   if (peers_.heap() != nullptr) {
@@ -85,7 +85,7 @@ Result<void> Engine::open_parts() {
   device_batches_.emplace(options_.devices, log_);
   dispatcher_.emplace(
       peers_.backend(),
-      [this](const SetChange& added) {
+      [this](const SetChange& added) FARANDOLE_REQUIRES(progress_lock) {
         auto backend = peers_.backend_factory().open(added.ranks, added.channel);
         if (backend && fast_path_) fast_path_->open(added, opened_);
         return backend;
@@ -120,7 +120,7 @@ void Engine::wire() {
 }
 
 Result<void> Engine::start() {
-  const std::lock_guard lifecycle(lifecycle_);
+  const Lock lifecycle(lifecycle_);
   if (auto opened = open_parts(); !opened) return opened;
   if (!options_.timeline.empty()) {
     timeline_.start(options_.timeline, options_.timeline_mark_cycles);
@@ -166,7 +166,7 @@ Result<Handle> Engine::submit(Submission&& submission) {
 
 void Engine::shutdown(wire::Departure why) {
   if (in_child()) return;
-  const std::lock_guard lifecycle(lifecycle_);
+  const Lock lifecycle(lifecycle_);
   if (!started_) return;
   started_ = false;
   if (!phase_.failed.load()) loop_->leave(std::move(why), options_.operation_timeout);

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 
 #include "backends/foreign/foreign.h"
@@ -28,6 +27,7 @@
 #include "engine/fast_path/fast_path.h"
 #include "engine/options.h"
 #include "engine/timeline/timeline.h"
+#include "mutex.h"
 
 namespace farandole {
 
@@ -44,7 +44,7 @@ class Engine final {
   /// Everything that takes memory or can be refused, without a word to anybody: so that the ranks
   /// meet only when all of them have it. start() does it otherwise. Once.
   Result<void> open() {
-    const std::lock_guard lifecycle(lifecycle_);
+    const Lock lifecycle(lifecycle_);
     return open_parts();
   }
   Result<void> start();
@@ -153,7 +153,7 @@ class Engine final {
   }
 
  private:
-  Result<void> open_parts();
+  Result<void> open_parts() FARANDOLE_REQUIRES(lifecycle_);
   void wire();
   void end_foreign();
   void end_devices();
@@ -183,10 +183,10 @@ class Engine final {
   std::atomic<bool> left_behind_{false};
   std::atomic<bool> graphs_{false};  // something was submitted in callback mode
 
-  std::mutex lifecycle_;  // guards all below: start and shutdown
-  bool opened_ = false;
-  bool started_ = false;
-  EngineThread thread_;
+  Mutex lifecycle_;      // start and shutdown
+  bool opened_ = false;  // changes before the parts are shared
+  bool started_ FARANDOLE_GUARDED_BY(lifecycle_) = false;
+  EngineThread thread_ FARANDOLE_GUARDED_BY(lifecycle_);
 };
 
 }  // namespace farandole

@@ -82,7 +82,7 @@ HostPool::~HostPool() {
 HostBuffer HostPool::take(std::size_t bytes) {
   const std::size_t capacity = capacity_for(bytes);
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     const auto found = std::find_if(free_.begin(), free_.end(), [&](const Block& block) {
       return block.capacity >= capacity && block.capacity <= capacity + capacity / 4;
     });
@@ -101,7 +101,7 @@ HostBuffer HostPool::take(std::size_t bytes) {
 void HostPool::close() noexcept {
   std::vector<Block> free;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     keep_bytes_ = 0;
     kept_bytes_ = 0;
     free.swap(free_);
@@ -113,7 +113,7 @@ void HostPool::close() noexcept {
 void HostPool::give_back(Block block) noexcept {
   std::vector<Block> freed;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (block.capacity <= keep_bytes_) {
       auto oldest = free_.begin();
       while (kept_bytes_ + block.capacity > keep_bytes_) kept_bytes_ -= (oldest++)->capacity;

@@ -6,8 +6,9 @@
 
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <vector>
+
+#include "mutex.h"
 
 namespace farandole {
 
@@ -68,10 +69,10 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
   void give_back(Block block) noexcept;
 
   std::unique_ptr<MemorySource> source_;
-  std::mutex mutex_;  // guards free_, kept_bytes_
-  std::vector<Block> free_;
-  std::size_t kept_bytes_ = 0;
-  std::size_t keep_bytes_;
+  Mutex mutex_;
+  std::vector<Block> free_ FARANDOLE_GUARDED_BY(mutex_);
+  std::size_t kept_bytes_ FARANDOLE_GUARDED_BY(mutex_) = 0;
+  std::size_t keep_bytes_ FARANDOLE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farandole

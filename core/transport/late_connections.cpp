@@ -16,7 +16,7 @@ Result<std::unique_ptr<LateConnections>> LateConnections::open() {
 
 void LateConnections::ask(Rank rank) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!known_.insert(rank).second) return;
     asked_.push_back(rank);
   }
@@ -28,18 +28,18 @@ std::vector<Rank> LateConnections::asked() {
   std::uint64_t count;
   while (::read(bell_.get(), &count, sizeof count) < 0 && errno == EINTR) {
   }
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return std::exchange(asked_, {});
 }
 
 void LateConnections::bring(Arrival arrival) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   arrivals_.push_back(std::move(arrival));
   arrived_.store(true, std::memory_order_seq_cst);
 }
 
 std::vector<LateConnections::Arrival> LateConnections::take() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   arrived_.store(false, std::memory_order_seq_cst);
   return std::exchange(arrivals_, {});
 }

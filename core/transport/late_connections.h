@@ -4,12 +4,12 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "mutex.h"
 #include "result.h"
 #include "transport/fd.h"
 #include "transport/seal.h"
@@ -46,11 +46,11 @@ class LateConnections {
   explicit LateConnections(Fd bell) : bell_(std::move(bell)) {}
 
   Fd bell_;
-  std::mutex mutex_;  // guards all below; arrived_ is read without it
-  std::set<Rank> known_;
-  std::vector<Rank> asked_;
-  std::vector<Arrival> arrivals_;
-  std::atomic<bool> arrived_{false};
+  Mutex mutex_;
+  std::set<Rank> known_ FARANDOLE_GUARDED_BY(mutex_);
+  std::vector<Rank> asked_ FARANDOLE_GUARDED_BY(mutex_);
+  std::vector<Arrival> arrivals_ FARANDOLE_GUARDED_BY(mutex_);
+  std::atomic<bool> arrived_{false};  // written with the mutex held
 };
 
 }  // namespace farandole

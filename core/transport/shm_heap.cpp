@@ -57,7 +57,7 @@ Result<std::byte*> ShmHeap::map() {
 }
 
 Result<std::byte*> ShmHeap::extend(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   auto base = map();
   if (!base) return base;
   const std::size_t wanted = round_up(std::max(bytes, std::size_t{1}), kAlignment);
@@ -89,7 +89,7 @@ std::optional<std::uint64_t> ShmHeap::find(const std::byte* data,
 Result<std::byte*> ShmHeap::at(std::uint64_t offset, std::size_t bytes) {
   std::byte* base = base_.load(std::memory_order_acquire);
   if (base == nullptr) {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     auto mapped = map();
     if (!mapped) return mapped;
     base = *mapped;

@@ -8,10 +8,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <span>
 
+#include "mutex.h"
 #include "result.h"
 #include "transport/fd.h"
 #include "transport/shm_layout.h"
@@ -43,15 +43,15 @@ class ShmHeap {
   void leave_to_parent() noexcept { owned_ = false; }
 
  private:
-  Result<std::byte*> map();  // with the mutex
+  Result<std::byte*> map() FARANDOLE_REQUIRES(mutex_);
 
   Fd file_;
   ShmExtent extent_;
   bool owned_ = false;
   std::atomic<std::byte*> base_{nullptr};
-  std::mutex mutex_;          // guards the rest
-  std::size_t used_ = 0;      // bytes that were allocated
-  std::size_t reserved_ = 0;  // bytes that have memory
+  Mutex mutex_;
+  std::size_t used_ FARANDOLE_GUARDED_BY(mutex_) = 0;      // bytes that were allocated
+  std::size_t reserved_ FARANDOLE_GUARDED_BY(mutex_) = 0;  // bytes that have memory
 };
 
 }  // namespace farandole

@@ -105,7 +105,7 @@ std::string ForeignBackends::describe_stuck() const {
 }
 
 bool ForeignBackends::stuck() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return std::ranges::any_of(sessions_, [](const std::weak_ptr<ForeignSession>& weak) {
     const auto session = weak.lock();
     return session != nullptr && session->stuck();
@@ -115,7 +115,7 @@ bool ForeignBackends::stuck() {
 std::unique_ptr<Backend> ForeignBackends::open(Members members) {
   auto session = std::make_shared<ForeignSession>(kind_, members, executor_, aborts_);
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     std::erase_if(sessions_, [](const auto& each) { return each.expired(); });
     sessions_.push_back(session);
   }
@@ -124,14 +124,14 @@ std::unique_ptr<Backend> ForeignBackends::open(Members members) {
 }
 
 void ForeignBackends::close() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (const auto& each : sessions_) {
     if (const auto session = each.lock()) session->close();
   }
 }
 
 void ForeignBackends::abort() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   for (const auto& each : sessions_) {
     if (const auto session = each.lock()) session->abort();
   }

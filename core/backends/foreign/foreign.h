@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "backends/backend.h"
 #include "backends/foreign/blocking.h"
 #include "backends/resources.h"
+#include "mutex.h"
 
 namespace farandole {
 
@@ -99,8 +99,8 @@ class ForeignBackends {
   std::shared_ptr<ForeignClass> kind_;
   std::shared_ptr<Blocking> executor_;
   std::shared_ptr<Aborts> aborts_;
-  std::mutex mutex_;  // guards sessions_
-  std::vector<std::weak_ptr<ForeignSession>> sessions_;
+  Mutex mutex_;
+  std::vector<std::weak_ptr<ForeignSession>> sessions_ FARANDOLE_GUARDED_BY(mutex_);
 };
 
 class ForeignBackend final : public Backend {

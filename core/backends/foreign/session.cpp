@@ -50,21 +50,22 @@ class ForeignOperation final : public Operation {
 
 void Aborts::start(std::shared_ptr<Foreign> object) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     ++under_way_;
   }
   std::thread([self = shared_from_this(), object = std::move(object)]() mutable {
     object->abort();
     object.reset();  // it may be the last: before anybody hears that the thread needs nothing more
-    const std::lock_guard lock(self->mutex_);
+    const Lock lock(self->mutex_);
     --self->under_way_;
     self->ended_.notify_all();
   }).detach();
 }
 
 bool Aborts::settle(Duration patience) {
-  std::unique_lock lock(mutex_);
-  return ended_.wait_for(lock, patience, [this] { return under_way_ == 0; });
+  Lock lock(mutex_);
+  return ended_.wait_for(lock, patience,
+                         [this]() FARANDOLE_REQUIRES(mutex_) { return under_way_ == 0; });
 }
 
 ForeignSession::ForeignSession(std::shared_ptr<ForeignClass> kind, Members members,
@@ -79,11 +80,11 @@ ForeignSession::ForeignSession(std::shared_ptr<ForeignClass> kind, Members membe
 void ForeignSession::open() {
   executor_->post([self = shared_from_this()] {
     {
-      const std::lock_guard lock(self->mutex_);
+      const Lock lock(self->mutex_);
       if (self->aborted_) return Step::Done;
     }
     auto object = self->kind_->open(self->members_);
-    const std::lock_guard lock(self->mutex_);
+    const Lock lock(self->mutex_);
     if (object) {
       self->object_ = std::move(*object);
       if (self->aborted_) self->aborts_->start(self->object_);  // meanwhile
@@ -96,14 +97,14 @@ void ForeignSession::open() {
 
 void ForeignSession::close() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (std::exchange(closing_, true)) return;
   }
   executor_->post([self = shared_from_this()] {
     std::shared_ptr<Foreign> object;
     bool orderly = false;
     {
-      const std::lock_guard lock(self->mutex_);
+      const Lock lock(self->mutex_);
       object = std::move(self->object_);
       orderly = !self->failed_ && !self->aborted_;
     }
@@ -117,7 +118,7 @@ void ForeignSession::close() {
 void ForeignSession::abort() {
   std::shared_ptr<Foreign> object;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (std::exchange(aborted_, true)) return;
     object = object_;
   }
@@ -136,13 +137,13 @@ void ForeignSession::drop(ForeignJob& job) {
   job.dropped.store(true, std::memory_order_seq_cst);
   abort();
   executor_->post([] { return Step::Done; });  // it may nap
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   if (stuck_) return;
   stuck_ = !finished_.wait_for(lock, kAbortPatience, [&job] { return job.done.load(); });
 }
 
 bool ForeignSession::stuck() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return stuck_;
 }
 
@@ -181,7 +182,7 @@ Result<Step> ForeignSession::advance(ForeignJob& job) {
   if (!job.running) {
     const auto object = this->object();
     if (!object) {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       if (failed_) return *failed_;
       return Error{.code = Code::Backend, .message = std::string(kind_->name()) + " is closed"};
     }
@@ -199,7 +200,7 @@ Result<Step> ForeignSession::advance(ForeignJob& job) {
 
 void ForeignSession::finish(ForeignJob& job, std::optional<Error> error) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (error && !failed_) failed_ = error;
     job.error = std::move(error);
     job.done.store(true, std::memory_order_release);
@@ -219,7 +220,7 @@ Error ForeignSession::failure(Error error, std::string_view doing) const {
 }
 
 std::shared_ptr<Foreign> ForeignSession::object() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return failed_ || aborted_ ? nullptr : object_;
 }
 

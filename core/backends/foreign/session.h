@@ -5,7 +5,6 @@
 #include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "backends/foreign/foreign.h"
+#include "mutex.h"
 
 namespace farandole {
 
@@ -38,9 +38,9 @@ class Aborts : public std::enable_shared_from_this<Aborts> {
   [[nodiscard]] bool settle(Duration patience);
 
  private:
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable ended_;
-  int under_way_ = 0;
+  Mutex mutex_;
+  std::condition_variable_any ended_;
+  int under_way_ FARANDOLE_GUARDED_BY(mutex_) = 0;
 };
 
 /// Held by the backend and by all jobs of the set.
@@ -88,13 +88,15 @@ class ForeignSession : public std::enable_shared_from_this<ForeignSession> {
   // Executor's thread.
   std::vector<std::size_t> served_;  // transfers that are done, by direction and peer
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable finished_;
-  std::shared_ptr<Foreign> object_;
-  std::optional<Error> failed_;  // the first error; nothing is called any more
-  bool aborted_ = false;
-  bool closing_ = false;
-  bool stuck_ = false;  // a dropped job did not come to its end in time
+  Mutex mutex_;
+  std::condition_variable_any finished_;
+  std::shared_ptr<Foreign> object_ FARANDOLE_GUARDED_BY(mutex_);
+  /// The first error; nothing is called any more.
+  std::optional<Error> failed_ FARANDOLE_GUARDED_BY(mutex_);
+  bool aborted_ FARANDOLE_GUARDED_BY(mutex_) = false;
+  bool closing_ FARANDOLE_GUARDED_BY(mutex_) = false;
+  /// A dropped job did not come to its end in time.
+  bool stuck_ FARANDOLE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace farandole

@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 
+#include "mutex.h"
 #include "transport/shm_heap.h"
 
 namespace farandole {
@@ -14,20 +14,24 @@ namespace farandole {
 /// The list that the handlers visit. The lock is held during fork(), so that the child sees a
 /// consistent list.
 struct ForkGuards {
-  std::mutex mutex;
-  std::vector<ForkGuard*> live;
+  Mutex mutex;
+  std::vector<ForkGuard*> live FARANDOLE_GUARDED_BY(mutex);
 
   static ForkGuards& instance() {
     static ForkGuards* guards = [] {
       auto* made = new ForkGuards;  // never destroyed: fork() may come at any time
-      ::pthread_atfork([] { instance().mutex.lock(); }, [] { instance().mutex.unlock(); },
-                       [] { instance().in_child(); });
+      ::pthread_atfork(before, in_parent, in_child);
       return made;
     }();
     return *guards;
   }
 
-  void in_child() {  // only async-signal-safe calls from here on
+  // The lock is taken in one handler and given back in another.
+  static void before() FARANDOLE_NO_THREAD_SAFETY_ANALYSIS { instance().mutex.lock(); }
+  static void in_parent() FARANDOLE_NO_THREAD_SAFETY_ANALYSIS { instance().mutex.unlock(); }
+  static void in_child() FARANDOLE_NO_THREAD_SAFETY_ANALYSIS { instance().disable(); }
+
+  void disable() FARANDOLE_RELEASE(mutex) {  // only async-signal-safe calls from here on
     const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     for (ForkGuard* guard : live) {
       guard->in_child_.store(true, std::memory_order_relaxed);
@@ -43,13 +47,13 @@ struct ForkGuards {
 
 ForkGuard::ForkGuard() {
   auto& guards = ForkGuards::instance();
-  const std::lock_guard lock(guards.mutex);
+  const Lock lock(guards.mutex);
   guards.live.push_back(this);
 }
 
 ForkGuard::~ForkGuard() {
   auto& guards = ForkGuards::instance();
-  const std::lock_guard lock(guards.mutex);
+  const Lock lock(guards.mutex);
   std::erase(guards.live, this);
 }
 
@@ -62,19 +66,19 @@ Error ForkGuard::refusal() {
 
 void ForkGuard::cover(std::vector<int> descriptors, ShmHeap* heap) {
   std::erase_if(descriptors, [](int fd) { return fd < 0; });
-  const std::lock_guard lock(ForkGuards::instance().mutex);
+  const Lock lock(ForkGuards::instance().mutex);
   descriptors_ = std::move(descriptors);
   heap_ = heap;
 }
 
 void ForkGuard::cover_also(int descriptor) {
   if (descriptor < 0) return;
-  const std::lock_guard lock(ForkGuards::instance().mutex);
+  const Lock lock(ForkGuards::instance().mutex);
   descriptors_.push_back(descriptor);
 }
 
 void ForkGuard::uncover(int descriptor) {
-  const std::lock_guard lock(ForkGuards::instance().mutex);
+  const Lock lock(ForkGuards::instance().mutex);
   std::erase(descriptors_, descriptor);
 }
 

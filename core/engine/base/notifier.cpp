@@ -6,7 +6,7 @@ namespace farandole {
 
 void Notifier::post(std::function<void()> callback) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!stopped_) {
       queue_.push_back(std::move(callback));
       if (!created_) {
@@ -21,8 +21,9 @@ void Notifier::post(std::function<void()> callback) {
 }
 
 void Notifier::run(const std::stop_token& stop) {
-  std::unique_lock lock(mutex_);
-  while (arrived_.wait(lock, stop, [this] { return !queue_.empty(); })) {
+  Lock lock(mutex_);
+  while (
+      arrived_.wait(lock, stop, [this]() FARANDOLE_REQUIRES(mutex_) { return !queue_.empty(); })) {
     auto callback = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();  // a callback may submit, and so post
@@ -34,7 +35,7 @@ void Notifier::run(const std::stop_token& stop) {
 void Notifier::stop() {
   std::jthread thread;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     thread = std::move(thread_);
   }
   if (thread.joinable()) {
@@ -43,7 +44,7 @@ void Notifier::stop() {
   }
   std::deque<std::function<void()>> left;  // of others, since
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     stopped_ = true;
     left.swap(queue_);
   }

@@ -5,8 +5,9 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
+
+#include "mutex.h"
 
 namespace farandole {
 
@@ -21,18 +22,18 @@ class Notifier {
   void post(std::function<void()> callback);
   /// Runs what is queued and joins the thread. Not from a callback.
   void stop();
-  /// Forgets the thread, which does not exist in a forked child.
-  void abandon() noexcept;
+  /// Forgets the thread, which does not exist in a forked child: nor does another one.
+  void abandon() noexcept FARANDOLE_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   void run(const std::stop_token& stop);
 
-  std::mutex mutex_;  // guards all below
+  Mutex mutex_;
   std::condition_variable_any arrived_;
-  std::deque<std::function<void()>> queue_;
-  bool created_ = false;
-  bool stopped_ = false;
-  std::jthread thread_;
+  std::deque<std::function<void()>> queue_ FARANDOLE_GUARDED_BY(mutex_);
+  bool created_ FARANDOLE_GUARDED_BY(mutex_) = false;
+  bool stopped_ FARANDOLE_GUARDED_BY(mutex_) = false;
+  std::jthread thread_ FARANDOLE_GUARDED_BY(mutex_);
 };
 
 }  // namespace farandole

@@ -69,7 +69,7 @@ void Progress::wake_engine_thread() noexcept {
 
 void Progress::notify_parked() noexcept {
   if (parked_count_.load(std::memory_order_seq_cst) == 0) return;
-  const std::lock_guard lock(park_mutex_);
+  const Lock lock(park_mutex_);
   parked_.notify_all();
 }
 
@@ -116,7 +116,7 @@ void Progress::release() {
             .awaits_descriptors();  // the engine thread may be asleep on an old set of descriptors
     if (const auto deadline = driver_.next_deadline()) wake |= *deadline < engine_wakes;
   }
-  locked_.store(false, std::memory_order_seq_cst);
+  unlock();
   wake |= engine_wants_.exchange(false, std::memory_order_seq_cst);
   if (driver_
           .alerted()) {  // by a thread that saw the lock held, after this thread's last advance()
@@ -172,7 +172,7 @@ void Progress::park(const std::function<bool()>& done, TimePoint deadline) {
     if (!locked_.load(std::memory_order_relaxed) || done()) return;
     ::sched_yield();
   }
-  std::unique_lock lock(park_mutex_);
+  Lock lock(park_mutex_);
   parked_count_.fetch_add(1, std::memory_order_seq_cst);
   if (locked_.load(std::memory_order_seq_cst) && !done()) {
     parked_.wait_until(lock, std::min(deadline, Clock::now() + kParkSlice));
@@ -236,7 +236,6 @@ void Progress::run(const std::stop_token& stop) {
   }
 }
 
-/// Called with the progress lock held; returns without it.
 void Progress::drive_as_engine_thread(const std::stop_token& stop) {
   set(word_, Sleeper::Nobody);
   SpinWait spin(0);
@@ -255,32 +254,34 @@ void Progress::drive_as_engine_thread(const std::stop_token& stop) {
     spin.reset();
     set(word_, Sleeper::EngineThread);
     if (driver_.advance()) continue;  // the second look
-    if (!sleep_without_lock()) return;
+    sleep_without_lock();
+    if (!acquire()) return;
+    set(word_, Sleeper::Nobody);
+    driver_.woken(engine_fds_.data() + 1, engine_fds_.size() - 1);
   }
   set(word_, Sleeper::EngineThread);
-  locked_.store(false, std::memory_order_seq_cst);
+  unlock();
   notify_parked();
 }
 
 /// A user thread waits and will drive by itself. Until it does, peers ring the engine thread.
 void Progress::give_way() {
   set(word_, Sleeper::EngineThread);
-  locked_.store(false, std::memory_order_seq_cst);
+  unlock();
   notify_parked();
   const auto start = Clock::now();
   while (Clock::now() - start < kYield && waiters_.load() > 0 && !locked_.load()) ::sched_yield();
 }
 
-/// The engine thread sleeps without the lock, which any thread may take meanwhile. True: it holds
-/// the lock again. False: another thread does.
-bool Progress::sleep_without_lock() {
+/// The engine thread sleeps without the lock, which any thread may take meanwhile.
+void Progress::sleep_without_lock() {
   auto wake_at = Clock::now() + kLongSleep;
   if (const auto due = driver_.next_deadline()) wake_at = std::min(wake_at, *due);
   engine_fds_.clear();
   engine_fds_.push_back({.fd = engine_bell_, .events = POLLIN, .revents = 0});
   driver_.watch(engine_fds_);
   engine_sleeps_until_ns_.store(wake_at.time_since_epoch().count());
-  locked_.store(false, std::memory_order_seq_cst);
+  unlock();
   notify_parked();
   auto releases = releases_.load(std::memory_order_relaxed);
   for (;;) {
@@ -297,10 +298,6 @@ bool Progress::sleep_without_lock() {
     engine_sleeps_until_ns_.store(wake_at.time_since_epoch().count());
   }
   lingering_ = false;
-  if (!acquire()) return false;
-  set(word_, Sleeper::Nobody);
-  driver_.woken(engine_fds_.data() + 1, engine_fds_.size() - 1);
-  return true;
 }
 
 }  // namespace farandole

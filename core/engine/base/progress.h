@@ -22,42 +22,43 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <stop_token>
 #include <vector>
 
+#include "engine/base/engine_lock.h"
 #include "engine/base/spin_wait.h"
+#include "mutex.h"
 #include "transport/doorbell.h"
 #include "transport/fd.h"
 #include "types.h"
 
 namespace farandole {
 
-/// What the holder of the progress lock drives. Unless it says "any thread", a function is called
-/// by the holder only.
+/// What the holder of the progress lock drives.
 class Driver {
  public:
   virtual ~Driver() = default;
   /// Does what can be done now, about one chunk. True if anything moved.
-  virtual bool advance() = 0;
+  virtual bool advance() FARANDOLE_REQUIRES(progress_lock) = 0;
   /// True while other ranks may need this one: a submission is not complete, or the world is
   /// ending.
-  [[nodiscard]] virtual bool busy() const = 0;
+  [[nodiscard]] virtual bool busy() const FARANDOLE_REQUIRES(progress_lock) = 0;
   /// True while a started operation waits for peers, which are expected any moment.
-  [[nodiscard]] virtual bool in_operation() const = 0;
+  [[nodiscard]] virtual bool in_operation() const FARANDOLE_REQUIRES(progress_lock) = 0;
   /// True if there is new work that advance() has not seen yet. Any thread.
   [[nodiscard]] virtual bool alerted() const = 0;
   /// True while a descriptor, not a bell, tells when peers have moved.
-  [[nodiscard]] virtual bool awaits_descriptors() const = 0;
+  [[nodiscard]] virtual bool awaits_descriptors() const FARANDOLE_REQUIRES(progress_lock) = 0;
   /// When advance() is due even if nothing arrives.
-  [[nodiscard]] virtual std::optional<TimePoint> next_deadline() const = 0;
+  [[nodiscard]] virtual std::optional<TimePoint> next_deadline() const
+      FARANDOLE_REQUIRES(progress_lock) = 0;
   /// Adds the descriptors that may tell about work.
-  virtual void watch(std::vector<pollfd>& fds) const = 0;
+  virtual void watch(std::vector<pollfd>& fds) const FARANDOLE_REQUIRES(progress_lock) = 0;
   /// See Beats::pulse(). Any thread.
   virtual void pulse() noexcept = 0;
   /// After a sleep: the entries that watch() added, with their revents.
-  virtual void woken(const pollfd* fds, std::size_t count) = 0;
+  virtual void woken(const pollfd* fds, std::size_t count) FARANDOLE_REQUIRES(progress_lock) = 0;
 };
 
 /// A blocking call returns to its binding at least this often, so that its thread can handle
@@ -73,20 +74,23 @@ class Progress {
 
   /// Drives, or sleeps while another thread does, until `done` or the deadline. Any thread.
   /// Returns done().
-  bool until(const std::function<bool()>& done, TimePoint deadline);
+  bool until(const std::function<bool()>& done, TimePoint deadline)
+      FARANDOLE_EXCLUDES(progress_lock);
 
   /// Takes the progress lock if it is free. The new holder must give_back().
-  [[nodiscard]] bool take() noexcept;
-  void give_back() { release(); }
+  [[nodiscard]] bool take() noexcept FARANDOLE_TRY_ACQUIRE(true, progress_lock);
+  void give_back() FARANDOLE_RELEASE(progress_lock) { release(); }
   /// until() for the holder, who keeps the lock. `spin`: of a wait that goes on here.
-  bool until_held(const std::function<bool()>& done, TimePoint deadline);
-  bool until_held(const std::function<bool()>& done, TimePoint deadline, SpinWait spin);
+  bool until_held(const std::function<bool()>& done, TimePoint deadline)
+      FARANDOLE_REQUIRES(progress_lock);
+  bool until_held(const std::function<bool()>& done, TimePoint deadline, SpinWait spin)
+      FARANDOLE_REQUIRES(progress_lock);
 
   /// Drives as long as something moves, unless another thread already drives.
   void poke();
 
   /// The body of the engine thread.
-  void run(const std::stop_token& stop);
+  void run(const std::stop_token& stop) FARANDOLE_EXCLUDES(progress_lock);
 
   /// Tells the driving thread, or wakes one, because there is new work for advance(). Any thread,
   /// takes no lock.
@@ -110,13 +114,18 @@ class Progress {
   void completed() noexcept;
 
  private:
-  [[nodiscard]] bool acquire() noexcept;
-  void release();
-  void drive(const std::function<bool()>& done, TimePoint deadline, SpinWait spin);
-  void drive_as_engine_thread(const std::stop_token& stop);
-  void give_way();
-  [[nodiscard]] bool sleep_without_lock();
-  void sleep(int bell, TimePoint deadline);
+  [[nodiscard]] bool acquire() noexcept FARANDOLE_TRY_ACQUIRE(true, progress_lock);
+  /// The flag is the lock: nothing else tells the compiler that it is free.
+  void unlock() noexcept FARANDOLE_RELEASE(progress_lock) FARANDOLE_NO_THREAD_SAFETY_ANALYSIS {
+    locked_.store(false, std::memory_order_seq_cst);
+  }
+  void release() FARANDOLE_RELEASE(progress_lock);
+  void drive(const std::function<bool()>& done, TimePoint deadline, SpinWait spin)
+      FARANDOLE_REQUIRES(progress_lock);
+  void drive_as_engine_thread(const std::stop_token& stop) FARANDOLE_RELEASE(progress_lock);
+  void give_way() FARANDOLE_RELEASE(progress_lock);
+  void sleep_without_lock() FARANDOLE_RELEASE(progress_lock);
+  void sleep(int bell, TimePoint deadline) FARANDOLE_REQUIRES(progress_lock);
   void park(const std::function<bool()>& done, TimePoint deadline);
   void notify_parked() noexcept;
   void wake_engine_thread() noexcept;
@@ -134,14 +143,15 @@ class Progress {
   std::atomic<bool> linger_{false};  // a release asks the engine thread to sleep in short slices
   std::uint64_t seen_releases_ =
       0;  // engine thread only: value of releases_ when it last found the lock taken
-  bool lingering_ = false;    // engine thread only: it sleeps in short slices
-  TimePoint last_release_{};  // holder only
+  bool lingering_ = false;  // engine thread only: it sleeps in short slices
+  TimePoint last_release_ FARANDOLE_GUARDED_BY(progress_lock){};
 
-  std::mutex park_mutex_;
-  std::condition_variable parked_;  // waiters that found the lock taken
+  Mutex park_mutex_;
+  std::condition_variable_any parked_;  // waiters that found the lock taken
   std::atomic<int> parked_count_{0};
 
-  std::vector<pollfd> fds_;         // holder only (user threads): reused between sleeps
+  // User threads; reused between sleeps.
+  std::vector<pollfd> fds_ FARANDOLE_GUARDED_BY(progress_lock);
   std::vector<pollfd> engine_fds_;  // engine thread only
 };
 

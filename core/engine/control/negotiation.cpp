@@ -1,7 +1,5 @@
 #include "engine/control/negotiation.h"
 
-#include <mutex>
-
 #include "engine/control/world.h"
 
 namespace farandole {
@@ -9,6 +7,7 @@ namespace farandole {
 Result<void> Negotiation::open(const std::vector<std::vector<Rank>>& groups,
                                const std::vector<std::string>& hosts, Rank self,
                                const NegotiatorOptions& options, Timeline* timeline) {
+  const EngineLock::Guard lock(mutex_);
   negotiator_ = std::make_unique<Negotiator>(groups, hosts, self, options, timeline);
   if (negotiator_->process_sets().size() == options.process_sets.size() + 1) return {};
   World world(groups, hosts, self);
@@ -20,18 +19,18 @@ Result<void> Negotiation::open(const std::vector<std::vector<Rank>>& groups,
 }
 
 std::optional<Error> Negotiation::failure() const {
-  const std::lock_guard lock(mutex_);
+  const EngineLock::Guard lock(mutex_);
   if (failed_) return failed_->code == Code::Shutdown ? std::nullopt : failed_;
   return negotiator_ ? negotiator_->departure() : std::nullopt;
 }
 
 std::map<std::int32_t, std::vector<Rank>> Negotiation::process_sets() const {
-  const std::lock_guard lock(mutex_);
+  const EngineLock::Guard lock(mutex_);
   return negotiator_ ? negotiator_->process_sets() : decltype(process_sets()){};
 }
 
 std::vector<SetChange> Negotiation::sets() const {
-  const std::lock_guard lock(mutex_);
+  const EngineLock::Guard lock(mutex_);
   std::vector<SetChange> all;
   for (auto& [id, ranks] : negotiator_->process_sets()) {
     const ProcessSet& set = *negotiator_->process_set(id);
@@ -45,7 +44,6 @@ std::vector<SetChange> Negotiation::sets() const {
 }
 
 bool Negotiation::moved() {
-  mutex_.assert_held();
   // A rank without submissions in flight may propose again. Ranks that still run a dispatched
   // operation do not need it: only negotiation would.
   if (fast_path_ != nullptr && negotiator_->resting() && !failed_) fast_path_->reopen();
@@ -62,7 +60,6 @@ bool Negotiation::submitted() {
 }
 
 void Negotiation::take(Effects& effects) {
-  mutex_.assert_held();
   pending_.store(false, std::memory_order_relaxed);
   effects.clear();
   std::swap(effects, effects_);

@@ -26,42 +26,35 @@ class Negotiation {
                     const std::vector<std::string>& hosts, Rank self,
                     const NegotiatorOptions& options, Timeline* timeline);
   /// Tells the negotiation that there is a fast path. Call it before anything is submitted.
-  void use(FastPathGate* fast_path) noexcept { fast_path_ = fast_path; }
+  void use(FastPathGate* fast_path) {
+    const EngineLock::Guard lock(mutex_);
+    fast_path_ = fast_path;
+  }
 
   /// The engine lock.
   [[nodiscard]] EngineLock& mutex() const noexcept { return mutex_; }
 
-  // With the engine lock.
-
   /// Null before open().
-  [[nodiscard]] Negotiator* negotiator() const noexcept {
-    mutex_.assert_held();
+  [[nodiscard]] Negotiator* negotiator() const noexcept FARANDOLE_REQUIRES(engine_lock) {
     return negotiator_.get();
   }
-  [[nodiscard]] Effects& effects() noexcept {
-    mutex_.assert_held();
-    return effects_;
-  }
-  [[nodiscard]] FastPathGate* fast_path() const noexcept {
-    mutex_.assert_held();
+  [[nodiscard]] Effects& effects() noexcept FARANDOLE_REQUIRES(engine_lock) { return effects_; }
+  [[nodiscard]] FastPathGate* fast_path() const noexcept FARANDOLE_REQUIRES(engine_lock) {
     return fast_path_;
   }
   /// Call this after every call of the negotiator that may have changed something. True: there are
   /// effects to carry out.
-  bool moved();
+  bool moved() FARANDOLE_REQUIRES(engine_lock);
   /// The same after a submission on the regular path, which closes the fast path.
-  bool submitted();
+  bool submitted() FARANDOLE_REQUIRES(engine_lock);
   /// The first cause of the failure that ended the world; empty: it has not failed.
-  [[nodiscard]] const std::optional<Error>& failed() const noexcept {
-    mutex_.assert_held();
+  [[nodiscard]] const std::optional<Error>& failed() const noexcept
+      FARANDOLE_REQUIRES(engine_lock) {
     return failed_;
   }
-  void fail(Error error) {
-    mutex_.assert_held();
-    failed_ = std::move(error);
-  }
+  void fail(Error error) FARANDOLE_REQUIRES(engine_lock) { failed_ = std::move(error); }
   /// Moves the effects out, for the one who carries them out.
-  void take(Effects& effects);
+  void take(Effects& effects) FARANDOLE_REQUIRES(engine_lock);
 
   // Any thread, with the engine lock or without it.
 
@@ -72,22 +65,23 @@ class Negotiation {
   /// When the negotiator's tick() is due.
   [[nodiscard]] std::optional<TimePoint> next_tick() const noexcept;
 
-  // Any thread; takes the engine lock.
+  // Any thread.
 
   /// See Engine.
-  [[nodiscard]] std::optional<Error> failure() const;
-  [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const;
+  [[nodiscard]] std::optional<Error> failure() const FARANDOLE_EXCLUDES(engine_lock);
+  [[nodiscard]] std::map<std::int32_t, std::vector<Rank>> process_sets() const
+      FARANDOLE_EXCLUDES(engine_lock);
   /// The world and all sets there are, as if each had just been added.
-  [[nodiscard]] std::vector<SetChange> sets() const;
+  [[nodiscard]] std::vector<SetChange> sets() const FARANDOLE_EXCLUDES(engine_lock);
 
  private:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
 
-  mutable EngineLock mutex_;  // guards what is not atomic
-  std::unique_ptr<Negotiator> negotiator_;
-  FastPathGate* fast_path_ = nullptr;  // null: no fast path
-  Effects effects_;
-  std::optional<Error> failed_;
+  mutable EngineLock mutex_;
+  std::unique_ptr<Negotiator> negotiator_ FARANDOLE_GUARDED_BY(engine_lock);
+  FastPathGate* fast_path_ FARANDOLE_GUARDED_BY(engine_lock) = nullptr;  // null: no fast path
+  Effects effects_ FARANDOLE_GUARDED_BY(engine_lock);
+  std::optional<Error> failed_ FARANDOLE_GUARDED_BY(engine_lock);
 
   std::atomic<bool> pending_{false};
   std::atomic<std::int64_t> next_tick_ns_{kNever};

@@ -83,7 +83,7 @@ void Dispatcher::count_path() {
   std::string_view path = operation_->path();
   const Backend* const backend = on_devices_ ? devices_->backend() : backend_;
   if (path.empty()) path = backend->path(running_.signatures.front()->kind, bytes_);
-  const std::lock_guard lock(paths_mutex_);
+  const Lock lock(paths_mutex_);
   auto found = paths_.find(path);
   if (found == paths_.end()) found = paths_.emplace(std::string(path), PathCount{}).first;
   found->second.operations += 1;

@@ -10,7 +10,6 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,6 +24,7 @@
 #include "engine/execution/work.h"
 #include "engine/timeline/timeline.h"
 #include "engine/timeline/traced_allocator.h"
+#include "mutex.h"
 
 namespace farandole {
 
@@ -125,7 +125,7 @@ class Dispatcher {
   [[nodiscard]] Standing standing(const Position& position, TimePoint now) const;
   /// Any thread.
   [[nodiscard]] std::map<std::string, PathCount, std::less<>> paths() const {
-    const std::lock_guard lock(paths_mutex_);
+    const Lock lock(paths_mutex_);
     return paths_;
   }
   /// How much went by each path, where such lines are wanted. Any thread.
@@ -162,8 +162,8 @@ class Dispatcher {
   std::vector<std::unique_ptr<Entry>> completed_;
   std::optional<Error> refusal_;  // of completed_
   std::optional<SetChange> changed_;
-  mutable std::mutex paths_mutex_;  // guards paths_
-  std::map<std::string, PathCount, std::less<>> paths_;
+  mutable Mutex paths_mutex_;
+  std::map<std::string, PathCount, std::less<>> paths_ FARANDOLE_GUARDED_BY(paths_mutex_);
 };
 
 }  // namespace farandole

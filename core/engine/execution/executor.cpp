@@ -6,12 +6,12 @@
 #include <condition_variable>
 #include <deque>
 #include <list>
-#include <mutex>
 #include <new>
 #include <thread>
 #include <utility>
 
 #include "engine/base/spin_wait.h"
+#include "mutex.h"
 
 namespace farandole {
 
@@ -32,19 +32,22 @@ class Executor::Queue final : public Blocking {
  public:
   void post(std::function<Step()> job) override {
     {
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       posted_.push_back(std::move(job));
     }
     changed_.notify_all();
   }
 
   void completed() override {
-    const std::lock_guard lock(completed_mutex_);
+    const Lock lock(completed_mutex_);
     if (on_completed_) on_completed_();
   }
 
   void start(const std::shared_ptr<Queue>& self, std::function<void()> on_completed) {
-    on_completed_ = std::move(on_completed);
+    {
+      const Lock lock(completed_mutex_);
+      on_completed_ = std::move(on_completed);
+    }
     thread_ = std::thread([self] { self->run(); });
     ::pthread_setname_np(thread_.native_handle(), "hvd-executor");
   }
@@ -52,21 +55,22 @@ class Executor::Queue final : public Blocking {
   bool stop(Duration patience) {
     if (!thread_.joinable()) {
       std::deque<std::function<Step()>> never_run;  // ends without the lock: it may hold this queue
-      const std::lock_guard lock(mutex_);
+      const Lock lock(mutex_);
       never_run.swap(posted_);
       return true;
     }
-    std::unique_lock lock(mutex_);
+    Lock lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
-    const bool ended = changed_.wait_for(lock, patience, [this] { return ended_; });
+    const bool ended =
+        changed_.wait_for(lock, patience, [this]() FARANDOLE_REQUIRES(mutex_) { return ended_; });
     lock.unlock();
     if (ended) {
       thread_.join();
     } else {
       thread_.detach();
     }
-    const std::lock_guard completed_lock(completed_mutex_);
+    const Lock completed_lock(completed_mutex_);
     on_completed_ = nullptr;
     return ended;
   }
@@ -82,9 +86,10 @@ class Executor::Queue final : public Blocking {
     auto idle_since = Clock::now();
     for (;;) {
       {
-        std::unique_lock lock(mutex_);
+        Lock lock(mutex_);
         if (jobs.empty()) {
-          changed_.wait(lock, [this] { return !posted_.empty() || stopping_; });
+          changed_.wait(
+              lock, [this]() FARANDOLE_REQUIRES(mutex_) { return !posted_.empty() || stopping_; });
           if (posted_.empty()) break;
         }
         for (auto& job : posted_) jobs.push_back(std::move(job));
@@ -101,24 +106,24 @@ class Executor::Queue final : public Blocking {
         idle_since = Clock::now();
       } else if (!awake.wait()) {
         const Duration nap = (Clock::now() - idle_since) / kPart;
-        std::unique_lock lock(mutex_);
+        Lock lock(mutex_);
         changed_.wait_for(lock, std::clamp<Duration>(nap, kShortestNap, kLongestNap),
-                          [this] { return !posted_.empty(); });
+                          [this]() FARANDOLE_REQUIRES(mutex_) { return !posted_.empty(); });
       }
     }
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     ended_ = true;
     changed_.notify_all();
   }
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  std::deque<std::function<Step()>> posted_;
-  bool stopping_ = false;
-  bool ended_ = false;
   std::thread thread_;
-  std::mutex completed_mutex_;  // guards what follows; held while it runs
-  std::function<void()> on_completed_;
+  Mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<std::function<Step()>> posted_ FARANDOLE_GUARDED_BY(mutex_);
+  bool stopping_ FARANDOLE_GUARDED_BY(mutex_) = false;
+  bool ended_ FARANDOLE_GUARDED_BY(mutex_) = false;
+  Mutex completed_mutex_;  // held while the function runs
+  std::function<void()> on_completed_ FARANDOLE_GUARDED_BY(completed_mutex_);
 };
 
 Executor::Executor() : queue_(std::make_shared<Queue>()) {}

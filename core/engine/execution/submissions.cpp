@@ -291,16 +291,17 @@ Result<void> Submissions::prepare(std::vector<Tensor>& tensors, Tensor& tensor, 
 }
 
 Result<Handle> Submissions::submit(Submission& submission) {
-  std::unique_lock lock(negotiation_.mutex());
-  auto handle = submission.kind == Kind::Join ? join(submission) : negotiate(submission);
+  Result<Handle> handle = Handle{0};
+  {
+    const EngineLock::Guard lock(negotiation_.mutex());
+    handle = submission.kind == Kind::Join ? join(submission) : negotiate(submission);
+  }
   if (!handle) return handle;
-  lock.unlock();
   tell(is_awaited(submission));
   if (submission.mode == Mode::Callback) drive_alone();
   return handle;
 }
 
-/// With the engine lock held.
 Result<Handle> Submissions::negotiate(Submission& submission) {
   auto made = draft(submission, nullptr);
   if (!made) return std::move(made).error();
@@ -309,7 +310,6 @@ Result<Handle> Submissions::negotiate(Submission& submission) {
   return made->work->handle;
 }
 
-/// With the engine lock held.
 Result<Handle> Submissions::join(Submission& submission) {
   const Handle handle = next_handle();
   if (negotiation_.failed()) return *negotiation_.failed();
@@ -377,7 +377,7 @@ void Submissions::drive_alone() {
 
 void Submissions::tell_negotiator(void (Negotiator::*call)(TimePoint, Effects&)) {
   {
-    const std::lock_guard lock(negotiation_.mutex());
+    const EngineLock::Guard lock(negotiation_.mutex());
     if (negotiation_.failed()) return;
     (*negotiation_.negotiator().*call)(Clock::now(), negotiation_.effects());
     if (!negotiation_.moved()) return;
@@ -417,7 +417,7 @@ std::optional<bool> Submissions::wait(Handle handle, TimePoint deadline) {
   if (work->done.load(std::memory_order_acquire)) return true;
   bool pending = false;
   {
-    const std::lock_guard lock(negotiation_.mutex());
+    const EngineLock::Guard lock(negotiation_.mutex());
     if (!negotiation_.failed()) {
       for (const std::uint64_t ticket : work->tickets) {
         negotiation_.negotiator()->mark_waited(ticket, Clock::now(), negotiation_.effects());
@@ -440,7 +440,7 @@ void Submissions::leave(Handle handle) {
   const auto work = find(handle);
   if (!work) return;
   {
-    const std::lock_guard lock(negotiation_.mutex());
+    const EngineLock::Guard lock(negotiation_.mutex());
     if (negotiation_.failed()) return;
     for (const std::uint64_t ticket : work->tickets) {
       negotiation_.negotiator()->mark_left(ticket, Clock::now(), negotiation_.effects());
@@ -450,27 +450,31 @@ void Submissions::leave(Handle handle) {
   if (peers_.size() > 1) progress_->alert();
 }
 
-bool Submissions::stay(Handle handle, bool driving) {
+bool Submissions::stay(Handle handle) {
   const auto work = find(handle);
   const auto done = [&] { return work->done.load(std::memory_order_acquire); };
-  const TimePoint deadline = Clock::now() + kBlink;
-  if (driving) {
-    progress_->until_held(done, deadline);
-  } else {
-    progress_->until(done, deadline);
-  }
-  return done() && !work->error && !work->has_result() && !work->ends_on_host() &&
-         take(handle) != nullptr;
+  return progress_->until(done, Clock::now() + kBlink) && forget(*work);
+}
+
+bool Submissions::stay_driving(Handle handle) {
+  const auto work = find(handle);
+  const auto done = [&] { return work->done.load(std::memory_order_acquire); };
+  return progress_->until_held(done, Clock::now() + kBlink) && forget(*work);
+}
+
+/// Once it is done: false if somebody has to take() something.
+bool Submissions::forget(const Work& work) {
+  return !work.error && !work.has_result() && !work.ends_on_host() && take(work.handle) != nullptr;
 }
 
 std::shared_ptr<Work> Submissions::find(Handle handle) const {
-  const std::lock_guard lock(negotiation_.mutex());
+  const EngineLock::Guard lock(negotiation_.mutex());
   const auto found = works_.find(handle);
   return found == works_.end() ? nullptr : found->second;
 }
 
 std::shared_ptr<Work> Submissions::take(Handle handle) {
-  const std::lock_guard lock(negotiation_.mutex());
+  const EngineLock::Guard lock(negotiation_.mutex());
   const auto found = works_.find(handle);
   if (found == works_.end()) return nullptr;
   auto work = std::move(found->second);
@@ -480,7 +484,7 @@ std::shared_ptr<Work> Submissions::take(Handle handle) {
 
 std::vector<std::shared_ptr<Work>> Submissions::abandon_all() {
   std::vector<std::shared_ptr<Work>> works;
-  const std::lock_guard lock(negotiation_.mutex());
+  const EngineLock::Guard lock(negotiation_.mutex());
   works.reserve(works_.size());
   for (auto& [handle, work] : works_) works.push_back(std::move(work));
   works_.clear();
@@ -542,7 +546,7 @@ std::unique_ptr<Entry> Submissions::extract(std::uint64_t ticket) {
 }
 
 std::unique_ptr<Entry> Submissions::take_entry(std::uint64_t ticket) {
-  const std::lock_guard lock(negotiation_.mutex());
+  const EngineLock::Guard lock(negotiation_.mutex());
   return extract(ticket);
 }
 

@@ -7,7 +7,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -53,7 +52,7 @@ class Submissions {
   /// Who drives. Before anything is submitted.
   void use(Progress& progress) noexcept { progress_ = &progress; }
 
-  // Any thread; takes the engine lock.
+  // Any thread; take the engine lock.
 
   /// Completes a submission of a kind without tensors, notes in the streams of devices where
   /// tensors are ready, and refuses memory that nothing here serves, and none. Then there is at
@@ -61,19 +60,22 @@ class Submissions {
   /// submission. No lock of the engine.
   [[nodiscard]] static Result<void> prepare(Submission& submission, Devices& devices);
   /// See Engine for what they promise. In all modes the handle, to begin with.
-  Result<Handle> submit(Submission& submission);
-  std::optional<bool> poll(Handle handle);
-  std::optional<bool> wait(Handle handle, TimePoint deadline);
-  std::optional<bool> watch(Handle handle, TimePoint deadline);
-  /// The caller stays for a moment, in which it drives if it holds the progress lock. True: it is
-  /// done without an error or anything to take, and forgotten.
-  bool stay(Handle handle, bool driving);
+  Result<Handle> submit(Submission& submission) FARANDOLE_EXCLUDES(engine_lock);
+  std::optional<bool> poll(Handle handle) FARANDOLE_EXCLUDES(engine_lock);
+  std::optional<bool> wait(Handle handle, TimePoint deadline) FARANDOLE_EXCLUDES(engine_lock);
+  std::optional<bool> watch(Handle handle, TimePoint deadline) FARANDOLE_EXCLUDES(engine_lock);
+  /// The caller stays for a moment. True: it is done without an error or anything to take, and
+  /// forgotten.
+  bool stay(Handle handle) FARANDOLE_EXCLUDES(progress_lock, engine_lock);
+  /// The same for the holder of the progress lock, who drives meanwhile.
+  bool stay_driving(Handle handle) FARANDOLE_REQUIRES(progress_lock)
+      FARANDOLE_EXCLUDES(engine_lock);
   void mark_all_waited() { tell_negotiator(&Negotiator::mark_all_waited); }
   /// Whoever has waited for it has gone: an exception has interrupted the wait.
-  void leave(Handle handle);
-  [[nodiscard]] std::shared_ptr<Work> find(Handle handle) const;
-  std::shared_ptr<Work> take(Handle handle);
-  std::vector<std::shared_ptr<Work>> abandon_all();
+  void leave(Handle handle) FARANDOLE_EXCLUDES(engine_lock);
+  [[nodiscard]] std::shared_ptr<Work> find(Handle handle) const FARANDOLE_EXCLUDES(engine_lock);
+  std::shared_ptr<Work> take(Handle handle) FARANDOLE_EXCLUDES(engine_lock);
+  std::vector<std::shared_ptr<Work>> abandon_all() FARANDOLE_EXCLUDES(engine_lock);
 
   /// Number of submissions that have ended so far. No lock.
   [[nodiscard]] std::uint64_t completions() const noexcept { return completions_.load(); }
@@ -91,8 +93,6 @@ class Submissions {
     return unfinished_.load(std::memory_order_relaxed);
   }
 
-  // With the engine lock held.
-
   /// A submission that this rank has nothing to say against, ready to be negotiated.
   struct Draft {
     const Collective* collective = nullptr;
@@ -107,27 +107,33 @@ class Submissions {
   /// `work`: what the submission stands for, if it has a handle already; or null. `set`: the one in
   /// which it was proposed, whatever has its number now; null: the one that has it.
   Result<Draft> draft(Submission& submission, std::shared_ptr<Work> work,
-                      const ProcessSet* set = nullptr);
+                      const ProcessSet* set = nullptr) FARANDOLE_REQUIRES(engine_lock);
   /// Gives it to the negotiator. The submission is what the draft was made of.
-  Result<void> negotiate(Draft& draft, const Submission& submission);
+  Result<void> negotiate(Draft& draft, const Submission& submission)
+      FARANDOLE_REQUIRES(engine_lock);
   /// An own proposal has its outcome: a join that came after it goes its way.
-  void join_behind_proposal();
+  void join_behind_proposal() FARANDOLE_REQUIRES(engine_lock);
   /// Its handle is known from now on, and the engine has something to do.
-  void add(std::shared_ptr<Work> work);
+  void add(std::shared_ptr<Work> work) FARANDOLE_REQUIRES(engine_lock);
   /// Where results come from that nobody gave memory for.
   [[nodiscard]] HostPool& pool() noexcept { return *pool_; }
-  [[nodiscard]] Handle next_handle() noexcept { return ++last_handle_; }
+  [[nodiscard]] Handle next_handle() noexcept FARANDOLE_REQUIRES(engine_lock) {
+    return ++last_handle_;
+  }
   /// The number of a call without name. Ranks may use other sets, and ranks that join early do
   /// without some calls: so every set counts by itself, and anew after each join, which all ranks
   /// call equally often.
-  [[nodiscard]] std::uint64_t next_unnamed(std::uint32_t generation);
+  [[nodiscard]] std::uint64_t next_unnamed(std::uint32_t generation)
+      FARANDOLE_REQUIRES(engine_lock);
 
   // By the holder of the progress lock, with the engine lock held.
 
   /// What was decided gets its place in the order of batches.
-  void enqueue(Decided& decided, Dispatcher& dispatcher);
+  void enqueue(Decided& decided, Dispatcher& dispatcher)
+      FARANDOLE_REQUIRES(progress_lock, engine_lock);
   /// What has not been dispatched: nothing of it runs any more.
-  [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_entries();
+  [[nodiscard]] std::vector<std::unique_ptr<Entry>> take_entries()
+      FARANDOLE_REQUIRES(progress_lock, engine_lock);
 
   // By the holder of the progress lock, with or without the engine lock.
 
@@ -137,7 +143,8 @@ class Submissions {
   // By the holder of the progress lock, without it.
 
   /// One entry that was not dispatched and will not be; null if there is none.
-  [[nodiscard]] std::unique_ptr<Entry> take_entry(std::uint64_t ticket);
+  [[nodiscard]] std::unique_ptr<Entry> take_entry(std::uint64_t ticket)
+      FARANDOLE_EXCLUDES(engine_lock);
   /// They have come to their end, all in the same way.
   void finish(std::vector<std::unique_ptr<Entry>> entries, const std::optional<Error>& error);
 
@@ -147,16 +154,22 @@ class Submissions {
   [[nodiscard]] static Result<void> prepare(std::vector<Tensor>& tensors, Tensor& tensor,
                                             Devices& devices);
   struct Naming;
-  [[nodiscard]] Naming name(const Submission& submission, const ProcessSet* set);
-  [[nodiscard]] Result<void> check_change(const Submission& submission) const;
-  Result<void> add_entry(Draft& draft, Submission& submission, const Naming& naming);
-  Result<Handle> negotiate(Submission& submission);
-  Result<Handle> join(Submission& submission);
-  [[nodiscard]] const Members& members_of(const ProcessSet& set);
-  [[nodiscard]] Dispatcher::Batch batch_of(Dispatch& dispatch);
-  [[nodiscard]] Dispatcher::Batch batch_of_join(Rank last);
-  [[nodiscard]] std::unique_ptr<Entry> extract(std::uint64_t ticket);
-  void tell_negotiator(void (Negotiator::*call)(TimePoint, Effects&));
+  [[nodiscard]] Naming name(const Submission& submission, const ProcessSet* set)
+      FARANDOLE_REQUIRES(engine_lock);
+  [[nodiscard]] Result<void> check_change(const Submission& submission) const
+      FARANDOLE_REQUIRES(engine_lock);
+  Result<void> add_entry(Draft& draft, Submission& submission, const Naming& naming)
+      FARANDOLE_REQUIRES(engine_lock);
+  Result<Handle> negotiate(Submission& submission) FARANDOLE_REQUIRES(engine_lock);
+  Result<Handle> join(Submission& submission) FARANDOLE_REQUIRES(engine_lock);
+  [[nodiscard]] const Members& members_of(const ProcessSet& set) FARANDOLE_REQUIRES(engine_lock);
+  [[nodiscard]] Dispatcher::Batch batch_of(Dispatch& dispatch) FARANDOLE_REQUIRES(engine_lock);
+  [[nodiscard]] Dispatcher::Batch batch_of_join(Rank last) FARANDOLE_REQUIRES(engine_lock);
+  [[nodiscard]] std::unique_ptr<Entry> extract(std::uint64_t ticket)
+      FARANDOLE_REQUIRES(engine_lock);
+  bool forget(const Work& work) FARANDOLE_EXCLUDES(engine_lock);
+  void tell_negotiator(void (Negotiator::*call)(TimePoint, Effects&))
+      FARANDOLE_EXCLUDES(engine_lock);
   void tell(bool comes);
   void drive_alone();
 
@@ -166,18 +179,21 @@ class Submissions {
   Notifier& notifier_;
   Progress* progress_ = nullptr;
 
-  // Guarded by the engine lock.
-  std::unordered_map<std::uint64_t, std::unique_ptr<Entry>>
-      entries_;  // by ticket, until dispatched
-  std::unordered_map<Handle, std::shared_ptr<Work>> works_;
-  Handle last_handle_;
+  /// By ticket, until dispatched.
+  std::unordered_map<std::uint64_t, std::unique_ptr<Entry>> entries_
+      FARANDOLE_GUARDED_BY(engine_lock);
+  std::unordered_map<Handle, std::shared_ptr<Work>> works_ FARANDOLE_GUARDED_BY(engine_lock);
+  Handle last_handle_ FARANDOLE_GUARDED_BY(engine_lock);
   /// Calls without a name since this rank joined last, also refused ones, by generation of the set.
-  std::unordered_map<std::uint32_t, std::uint64_t> unnamed_calls_;
-  std::uint64_t joins_ = 0;  // of this rank
-  std::uint64_t last_ticket_ = 0;
-  std::uint64_t join_ticket_ = 0;             // of the join in flight; 0: none
-  bool join_waits_ = false;                   // for the outcome of an own proposal before it
-  std::map<std::uint32_t, Members> members_;  // by generation of the set, as far as asked for
+  std::unordered_map<std::uint32_t, std::uint64_t> unnamed_calls_ FARANDOLE_GUARDED_BY(engine_lock);
+  std::uint64_t joins_ FARANDOLE_GUARDED_BY(engine_lock) = 0;  // of this rank
+  std::uint64_t last_ticket_ FARANDOLE_GUARDED_BY(engine_lock) = 0;
+  /// Of the join in flight; 0: none.
+  std::uint64_t join_ticket_ FARANDOLE_GUARDED_BY(engine_lock) = 0;
+  /// It waits for the outcome of an own proposal before it.
+  bool join_waits_ FARANDOLE_GUARDED_BY(engine_lock) = false;
+  /// By generation of the set, as far as asked for.
+  std::map<std::uint32_t, Members> members_ FARANDOLE_GUARDED_BY(engine_lock);
 
   std::atomic<std::size_t> unfinished_{0};  // works that are not done
   std::atomic<std::uint64_t> completions_{0};

@@ -7,8 +7,8 @@
 
 namespace farandole {
 
-/// Any thread. All of it takes the progress lock if that is free; without it, and without a fast
-/// path, a submission takes the regular way.
+/// Any thread. Takes the progress lock if that is free; without it, and without a fast path, a
+/// submission takes the regular way.
 class DrivingCalls final {
  public:
   /// What it works with; all of it outlives this. `fast_path`: null if there is none.
@@ -16,14 +16,14 @@ class DrivingCalls final {
       : progress_(progress), submissions_(submissions), fast_path_(fast_path) {}
 
   /// Stays for a moment. 0: done; else the handle of an operation that is under way.
-  Result<Handle> blocking(Submission& submission);
+  Result<Handle> blocking(Submission& submission) FARANDOLE_EXCLUDES(progress_lock, engine_lock);
   /// Stays only where nothing else is under way, as the other ranks may be there already.
-  Result<Handle> with_callback(Submission& submission);
+  Result<Handle> with_callback(Submission& submission)
+      FARANDOLE_EXCLUDES(progress_lock, engine_lock);
 
  private:
-  [[nodiscard]] bool propose(Submission& submission) {
-    return fast_path_ != nullptr && !fast_path_->idle() && fast_path_->propose(submission);
-  }
+  Result<Handle> drive(Submission& submission) FARANDOLE_REQUIRES(progress_lock)
+      FARANDOLE_EXCLUDES(engine_lock);
 
   Progress& progress_;
   Submissions& submissions_;

@@ -101,7 +101,7 @@ bool FastPath::spell(const Submission& submission, const ProcessSet& set, Propos
 }
 
 bool FastPath::propose(Submission& submission) {
-  const std::lock_guard lock(parts_.negotiation.mutex());
+  const EngineLock::Guard lock(parts_.negotiation.mutex());
   // Nothing may be begun while an earlier one is open, left by its caller.
   if (!may_propose(submission)) return false;
   Lane* const lane = lanes_.find(submission.process_set);
@@ -145,7 +145,7 @@ bool FastPath::propose(Submission& submission) {
 
 Result<Handle> FastPath::see_through(bool stays) {
   await(stays);
-  const std::lock_guard lock(parts_.negotiation.mutex());
+  const EngineLock::Guard lock(parts_.negotiation.mutex());
   switch (proposed_.end) {
     case Proposed::End::Agreed:
       return proposed_.handed;
@@ -206,7 +206,7 @@ std::shared_ptr<Work> FastPath::make_work(Submission& submission) const {
 bool FastPath::step(TimePoint now) {
   bool moved = move(now);
   if (lanes_.asked()) {
-    const std::lock_guard lock(parts_.negotiation.mutex());
+    const EngineLock::Guard lock(parts_.negotiation.mutex());
     moved |= lanes_.answer();
   }
   if (!open()) return moved;
@@ -226,13 +226,13 @@ bool FastPath::step(TimePoint now) {
     }
     return moved;
   }
-  const std::lock_guard lock(parts_.negotiation.mutex());
+  const EngineLock::Guard lock(parts_.negotiation.mutex());
   if (parts_.phase.has_ended()) parts_.negotiation.alert();  // maybe time to acknowledge
   settle(outcome == Proposals::Outcome::Agreed);
   return true;
 }
 
-/// With the engine lock held: the own proposal has an outcome.
+/// The own proposal has an outcome.
 void FastPath::settle(bool agreed) {
   Proposals& proposals = *lane_->proposals;
   if (agreed && proposed_.exchanges != nullptr) ++*proposed_.exchanges;
@@ -273,7 +273,7 @@ void FastPath::settle(bool agreed) {
   proposed_.work.reset();
 }
 
-/// With the engine lock held: everybody's contribution becomes the result.
+/// Everybody's contribution becomes the result.
 Result<void> FastPath::take_results() {
   Submission& submission = *proposed_.submission;
   proposed_.handed = 0;
@@ -294,7 +294,7 @@ Result<void> FastPath::take_results() {
   return {};
 }
 
-/// With the engine lock held: all members start it now, and nothing else is under way.
+/// All members start it now, and nothing else is under way.
 void FastPath::start(Submissions::Draft& draft) {
   std::vector<Ready> ready(draft.entries.size());
   for (std::size_t i = 0; i < ready.size(); ++i) {
@@ -317,7 +317,6 @@ void FastPath::start(Submissions::Draft& draft) {
   if (draft.fresh) parts_.submissions.add(draft.work);
 }
 
-/// With the engine lock held.
 void FastPath::end(Proposed::End end, Error error) {
   proposed_.end = end;
   const auto work = std::move(proposed_.work);
@@ -339,7 +338,7 @@ void FastPath::hold(Effects& decided, TimePoint now) {
   }
 }
 
-/// With the engine lock held, with no proposal open.
+/// No proposal is open.
 void FastPath::release_held() { parts_.submissions.enqueue(held_, parts_.dispatcher); }
 
 void FastPath::fail(const Error& error) {
@@ -351,7 +350,7 @@ void FastPath::fail(const Error& error) {
 }
 
 void FastPath::count(std::map<std::string, PathCount, std::less<>>& paths) const {
-  const std::lock_guard lock(parts_.negotiation.mutex());
+  const EngineLock::Guard lock(parts_.negotiation.mutex());
   for (const auto& [path, run] : lanes_.runs()) {
     if (run.operations == 0) continue;
     PathCount& count = paths[std::string(path)];
@@ -378,7 +377,7 @@ bool FastPath::move(TimePoint now) {
   NoteExchange& notes = parts_.peers.notes();
   if (!notes.stirs() || parts_.detector.open() || parts_.phase.quiet()) return false;
   if (notes.unsent()) {
-    const std::lock_guard lock(parts_.negotiation.mutex());
+    const EngineLock::Guard lock(parts_.negotiation.mutex());
     notes.send_notes();
   }
   auto moved = notes.move();
@@ -389,7 +388,7 @@ bool FastPath::move(TimePoint now) {
     return true;
   }
   if (notes.heard()) {
-    const std::lock_guard lock(parts_.negotiation.mutex());
+    const EngineLock::Guard lock(parts_.negotiation.mutex());
     notes.refuse();
   }
   return *moved;
@@ -400,7 +399,7 @@ bool FastPath::take(std::span<const std::byte> frame, Rank from, TimePoint now) 
   const auto ask = decode_ask(frame);
   if (!ask) return false;
   if (const Lane* const lane = lanes_.of_generation(ask->generation)) {
-    const std::lock_guard lock(parts_.negotiation.mutex());
+    const EngineLock::Guard lock(parts_.negotiation.mutex());
     lane->proposals->called(ask->round);
   }
   pass_on_ask(*ask, from, now);
@@ -411,7 +410,7 @@ bool FastPath::take(std::span<const std::byte> frame, Rank from, TimePoint now) 
 void FastPath::pass_on_ask(const Ask& ask, Rank from, TimePoint now) {
   std::optional<std::vector<Rank>> towards;
   {
-    const std::lock_guard lock(parts_.negotiation.mutex());
+    const EngineLock::Guard lock(parts_.negotiation.mutex());
     towards = parts_.negotiation.negotiator()->towards(ask.generation);
   }
   pass_on(encode_ask(ask), from, parts_.peers, parts_.detector, now, towards ? &*towards : nullptr);
@@ -423,18 +422,18 @@ void FastPath::open(const SetChange& set, bool added) {
   opened.generation = set.generation;
   opened.channel = set.channel;
   for (const Rank rank : set.ranks) opened.members.add(rank);
-  const std::lock_guard lock(parts_.negotiation.mutex());
+  const EngineLock::Guard lock(parts_.negotiation.mutex());
   lanes_.open(opened, added);
 }
 
 void FastPath::linked() {
-  const std::lock_guard lock(parts_.negotiation.mutex());
+  const EngineLock::Guard lock(parts_.negotiation.mutex());
   lanes_.linked();
   parts_.peers.notes().linked();
 }
 
 void FastPath::changed(const SetChange& change) {
-  const std::lock_guard lock(parts_.negotiation.mutex());
+  const EngineLock::Guard lock(parts_.negotiation.mutex());
   if (change.added) {
     lanes_.ready(change.id);
   } else {

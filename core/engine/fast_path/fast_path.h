@@ -46,64 +46,79 @@ class FastPath final : public FastPathGate {
   };
   explicit FastPath(const Parts& parts) : parts_(parts), lanes_(parts.peers) {}
 
-  /// Adds what was proposed and agreed. Any thread; takes the engine lock.
-  void count(std::map<std::string, PathCount, std::less<>>& paths) const;
+  /// Adds what was proposed and agreed. Any thread.
+  void count(std::map<std::string, PathCount, std::less<>>& paths) const
+      FARANDOLE_EXCLUDES(engine_lock);
 
   /// No set has a lane.
   [[nodiscard]] bool idle() const noexcept { return lanes_.empty(); }
 
-  // By the holder of the progress lock; takes the engine lock.
+  // By the holder of the progress lock; take the engine lock.
 
   /// Opens the lane of a set of which this rank is a member. `added`: while others run, and it may
   /// be used once the addition is done.
-  void open(const SetChange& set, bool added);
+  void open(const SetChange& set, bool added) FARANDOLE_REQUIRES(progress_lock)
+      FARANDOLE_EXCLUDES(engine_lock);
   /// Connections have come.
-  void linked();
+  void linked() FARANDOLE_REQUIRES(progress_lock) FARANDOLE_EXCLUDES(engine_lock);
   /// That set has been added or removed on this rank.
-  void changed(const SetChange& change);
+  void changed(const SetChange& change) FARANDOLE_REQUIRES(progress_lock)
+      FARANDOLE_EXCLUDES(engine_lock);
   /// Proposes it if all members may agree on it. False: it has to go the regular way.
-  [[nodiscard]] bool propose(Submission& submission);
+  [[nodiscard]] bool propose(Submission& submission) FARANDOLE_REQUIRES(progress_lock)
+      FARANDOLE_EXCLUDES(engine_lock);
   /// After a proposal, which the caller has just made; goes on to wait for its end if it `stays`.
   /// 0: done; else the handle of an operation that is under way.
-  Result<Handle> see_through(bool stays);
+  Result<Handle> see_through(bool stays) FARANDOLE_REQUIRES(progress_lock)
+      FARANDOLE_EXCLUDES(engine_lock);
   /// Settles the own proposal if it can be, and answers to those who ask. True: something came of
   /// it.
-  bool step(TimePoint now);
+  bool step(TimePoint now) FARANDOLE_REQUIRES(progress_lock) FARANDOLE_EXCLUDES(engine_lock);
   /// A message of a neighbour. True if it was for the fast path: somebody has waited for long.
-  [[nodiscard]] bool take(std::span<const std::byte> frame, Rank from, TimePoint now);
+  [[nodiscard]] bool take(std::span<const std::byte> frame, Rank from, TimePoint now)
+      FARANDOLE_REQUIRES(progress_lock) FARANDOLE_EXCLUDES(engine_lock);
 
-  // By the holder of the progress lock; takes no other lock.
+  // By the holder of the progress lock, with the engine lock held or not.
 
-  /// An own proposal has no outcome yet.
-  [[nodiscard]] bool open() const noexcept override {
+  /// An own proposal has no outcome yet. It begins and ends with both locks held, so either is
+  /// enough to look.
+  [[nodiscard]] bool open() const noexcept override FARANDOLE_NO_THREAD_SAFETY_ANALYSIS {
     return lane_ != nullptr && lane_->proposals->open();
   }
-  [[nodiscard]] bool busy() const noexcept { return open() || parts_.peers.notes().sending(); }
+  [[nodiscard]] bool busy() const noexcept FARANDOLE_REQUIRES(progress_lock) {
+    return open() || parts_.peers.notes().sending();
+  }
   /// Something decided waits for the outcome on the own proposal.
-  [[nodiscard]] bool holds() const noexcept { return !held_.empty(); }
+  [[nodiscard]] bool holds() const noexcept FARANDOLE_REQUIRES(progress_lock) {
+    return !held_.empty();
+  }
   /// When step() has something to do though nothing arrives. Time zero: never.
-  [[nodiscard]] TimePoint next() const noexcept { return open() ? proposed_.ask_at : TimePoint{}; }
+  [[nodiscard]] TimePoint next() const noexcept FARANDOLE_REQUIRES(progress_lock) {
+    return open() ? proposed_.ask_at : TimePoint{};
+  }
 
   // By the holder of the progress lock, with the engine lock held.
 
-  /// While an own proposal is open, what is decided meanwhile
-  /// waits: the others may agree on the proposal at the position where it was made, so everything
-  /// later comes after it. Whoever is behind is asked at once, as others may wait for this rank in
-  /// what is held.
-  void hold(Effects& decided, TimePoint now);
+  /// While an own proposal is open, what is decided meanwhile waits: the others may agree on the
+  /// proposal at the position where it was made, so everything later comes after it. Whoever is
+  /// behind is asked at once, as others may wait for this rank in what is held.
+  void hold(Effects& decided, TimePoint now) FARANDOLE_REQUIRES(progress_lock, engine_lock);
   /// The world has failed; entries of what is held fail with it.
-  void fail(const Error& error);
+  void fail(const Error& error) FARANDOLE_REQUIRES(progress_lock, engine_lock);
 
   /// Full name of what is proposed to that rank, among others; empty: nothing is.
-  [[nodiscard]] std::string proposed_to(Rank rank) const;
+  [[nodiscard]] std::string proposed_to(Rank rank) const
+      FARANDOLE_REQUIRES(progress_lock, engine_lock);
 
   // Any thread, with the engine lock held.
 
-  void close() override { lanes_.close(); }
-  void reopen() override {
+  void close() override FARANDOLE_REQUIRES(engine_lock) { lanes_.close(); }
+  void reopen() override FARANDOLE_REQUIRES(engine_lock) {
     if (!parts_.timeline.recording()) lanes_.reopen();
   }
-  [[nodiscard]] bool has_proposed(const Key& key) const override;
+  /// Either lock is enough, as for open().
+  [[nodiscard]] bool has_proposed(const Key& key) const override
+      FARANDOLE_NO_THREAD_SAFETY_ANALYSIS;
 
  private:
   /// An operation that this rank has proposed to all other members of a set.
@@ -122,31 +137,36 @@ class FastPath final : public FastPathGate {
     End end = End::None;
     Error error;  // if it failed
   };
-  [[nodiscard]] bool may_propose(const Submission& submission) const;
-  void name(const Submission& submission, const ProcessSet& set);
+  [[nodiscard]] bool may_propose(const Submission& submission) const
+      FARANDOLE_REQUIRES(progress_lock, engine_lock);
+  void name(const Submission& submission, const ProcessSet& set)
+      FARANDOLE_REQUIRES(progress_lock, engine_lock);
   [[nodiscard]] bool spell(const Submission& submission, const ProcessSet& set, Proposals::Tag& tag,
-                           std::uint32_t* said);
-  void await(bool stays);
-  void leave();
-  void settle(bool agreed);
-  void end(Proposed::End end, Error error);
-  [[nodiscard]] std::shared_ptr<Work> make_work(Submission& submission) const;
-  Result<void> take_results();
-  void start(Submissions::Draft& draft);
-  void release_held();
-  bool move(TimePoint now);
-  void pass_on_ask(const Ask& ask, Rank from, TimePoint now);
+                           std::uint32_t* said) FARANDOLE_REQUIRES(progress_lock, engine_lock);
+  void await(bool stays) FARANDOLE_REQUIRES(progress_lock);
+  void leave() FARANDOLE_REQUIRES(progress_lock, engine_lock);
+  void settle(bool agreed) FARANDOLE_REQUIRES(progress_lock, engine_lock);
+  void end(Proposed::End end, Error error) FARANDOLE_REQUIRES(progress_lock, engine_lock);
+  [[nodiscard]] std::shared_ptr<Work> make_work(Submission& submission) const
+      FARANDOLE_REQUIRES(progress_lock);
+  Result<void> take_results() FARANDOLE_REQUIRES(progress_lock, engine_lock);
+  void start(Submissions::Draft& draft) FARANDOLE_REQUIRES(progress_lock, engine_lock);
+  void release_held() FARANDOLE_REQUIRES(progress_lock, engine_lock);
+  bool move(TimePoint now) FARANDOLE_REQUIRES(progress_lock);
+  void pass_on_ask(const Ask& ask, Rank from, TimePoint now) FARANDOLE_REQUIRES(progress_lock);
 
   Parts parts_;
 
+  Lanes lanes_;
   // Changed by the holder of the progress lock only, with the engine lock held where others read
   // it.
-  Lanes lanes_;
-  Lane* lane_ = nullptr;  // of the last proposal; it is there while that is open
-  Proposed proposed_;
-  Contributions contributions_;
-  Decided held_;   // what has been decided behind an own proposal that is open
-  Pauses pauses_;  // before the first yield of a wait
+  /// Of the last proposal; it is there while that is open.
+  Lane* lane_ FARANDOLE_GUARDED_BY(progress_lock) = nullptr;
+  Proposed proposed_ FARANDOLE_GUARDED_BY(progress_lock);
+  Contributions contributions_ FARANDOLE_GUARDED_BY(progress_lock);
+  /// What has been decided behind an own proposal that is open.
+  Decided held_ FARANDOLE_GUARDED_BY(progress_lock);
+  Pauses pauses_ FARANDOLE_GUARDED_BY(progress_lock);  // before the first yield of a wait
 };
 
 }  // namespace farandole

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/engine_lock.h"
 #include "engine/control/peers.h"
 #include "engine/control/world.h"
 #include "engine/execution/dispatcher.h"
@@ -35,41 +36,42 @@ class Lanes {
   /// Opens the lane of a set of which this rank is a member, or of the world; nothing comes of it
   /// if the set has no fast path. `added`: while others run; then ready() tells when it may be
   /// used.
-  void open(const ProcessSet& set, bool added);
-  void ready(std::int32_t process_set) noexcept;
+  void open(const ProcessSet& set, bool added) FARANDOLE_REQUIRES(progress_lock, engine_lock);
+  void ready(std::int32_t process_set) noexcept FARANDOLE_REQUIRES(progress_lock, engine_lock);
   /// Connections have come. A lane is used once it has all of them: whoever proposes without would
   /// wait for a connection that the operation itself may not need.
-  void linked() noexcept;
-  void remove(std::int32_t process_set);
+  void linked() noexcept FARANDOLE_REQUIRES(progress_lock, engine_lock);
+  void remove(std::int32_t process_set) FARANDOLE_REQUIRES(progress_lock, engine_lock);
 
   /// Null if that set has no fast path (yet).
-  [[nodiscard]] Lane* find(std::int32_t process_set) const noexcept;
-  [[nodiscard]] Lane* of_generation(std::uint32_t generation) const noexcept;
+  [[nodiscard]] Lane* find(std::int32_t process_set) const noexcept
+      FARANDOLE_REQUIRES(progress_lock);
+  [[nodiscard]] Lane* of_generation(std::uint32_t generation) const noexcept
+      FARANDOLE_REQUIRES(progress_lock);
   /// Any thread, without a lock.
   [[nodiscard]] bool empty() const noexcept { return count_.load(std::memory_order_relaxed) == 0; }
 
-  // With the engine lock.
-
   /// What was proposed and agreed, by path.
-  [[nodiscard]] const std::map<std::string_view, PathCount>& runs() const noexcept { return runs_; }
-  void close() noexcept;
+  [[nodiscard]] const std::map<std::string_view, PathCount>& runs() const noexcept
+      FARANDOLE_REQUIRES(engine_lock) {
+    return runs_;
+  }
+  void close() noexcept FARANDOLE_REQUIRES(engine_lock);
   /// All that have been wanted lately. The others reopen when they are: to close them again would
   /// cost every operation that goes the regular way. Between hosts nobody sees that a lane is
   /// closed, so all reopen.
-  void reopen() noexcept;
+  void reopen() noexcept FARANDOLE_REQUIRES(engine_lock);
   /// Answers to those who have asked; some have to wait. True: somebody got an answer.
-  bool answer() noexcept;
+  bool answer() noexcept FARANDOLE_REQUIRES(progress_lock, engine_lock);
 
-  // By the holder of the progress lock.
-
-  [[nodiscard]] bool asked() const noexcept;
+  [[nodiscard]] bool asked() const noexcept FARANDOLE_REQUIRES(progress_lock);
 
  private:
   static constexpr int kMostUnused = 4;
 
   Peers& peers_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::map<std::string_view, PathCount> runs_;
+  std::map<std::string_view, PathCount> runs_ FARANDOLE_GUARDED_BY(engine_lock);
   std::atomic<std::size_t> count_{0};
 };
 

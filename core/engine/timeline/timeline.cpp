@@ -45,7 +45,7 @@ Timeline::~Timeline() { stop(); }
 
 void Timeline::start(const std::string& path, bool mark_cycles) {
   if (rank_ != 0) return;
-  const std::lock_guard control(control_);
+  const Lock control(control_);
   if (thread_.joinable() && path == path_) return;
   auto opened = TraceFile::open(path, origin_, epoch_micros_, log_);
   if (!opened) {
@@ -53,7 +53,7 @@ void Timeline::start(const std::string& path, bool mark_cycles) {
     return;
   }
   {
-    const std::lock_guard writing(writing_);
+    const Lock writing(writing_);
     if (file_ && file_->is_same_as(**opened)) return;  // by another spelling
     if (file_) drain(true);                            // what was before is in the file before
     (*opened)->begin();
@@ -61,7 +61,7 @@ void Timeline::start(const std::string& path, bool mark_cycles) {
   }
   path_ = path;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     on_ = true;
     next_cycle_ = {};  // every file begins with a mark of its own
   }
@@ -74,7 +74,7 @@ void Timeline::start(const std::string& path, bool mark_cycles) {
 }
 
 void Timeline::stop() {
-  const std::lock_guard control(control_);
+  const Lock control(control_);
   recording_.store(false, std::memory_order_relaxed);
   marks_cycles_.store(false, std::memory_order_relaxed);
   if (!thread_.joinable()) return;
@@ -82,11 +82,11 @@ void Timeline::stop() {
   thread_.join();
   bool left_out = false;
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     on_ = false;
     left_out = std::exchange(left_out_, false);
   }
-  const std::lock_guard writing(writing_);
+  const Lock writing(writing_);
   drain(true);
   file_.reset();
   batch_ = {};
@@ -105,7 +105,7 @@ void Timeline::abandon() noexcept {
 // --- the writer's thread ------------------------------------------------------------------------
 
 void Timeline::run(const std::stop_token& stop) {
-  std::unique_lock writing(writing_);
+  Lock writing(writing_);
   while (!stop.stop_requested()) {
     stopping_.wait_for(writing, stop, kFlushPeriod, [] { return false; });
     drain(false);
@@ -114,7 +114,7 @@ void Timeline::run(const std::stop_token& stop) {
 
 void Timeline::drain(bool ends) {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     std::swap(events_, batch_);
     std::swap(newcomers_, new_names_);
     if (ends) {
@@ -170,7 +170,7 @@ Track Timeline::track_of(const Key& key) {
 
 void Timeline::reported(Track& track, const Key& key, Kind kind, const RankSet& who,
                         const RankSet& before, const RankSet& members, TimePoint now) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!on_) return;
   const bool begins = track < first_track_;
   if (begins) {
@@ -179,27 +179,27 @@ void Timeline::reported(Track& track, const Key& key, Kind kind, const RankSet& 
     append({.time = now, .track = track, .mark = Mark::Begin, .kind = kind});
   }
   std::int32_t position = -1;
-  members.for_each([&](Rank rank) {
+  for (const Rank rank : members.to_vector()) {
     ++position;
-    if (!who.contains(rank) && !(begins && before.contains(rank))) return;
+    if (!who.contains(rank) && !(begins && before.contains(rank))) continue;
     append({.time = now, .track = track, .member = position, .mark = Mark::Tick});
-  });
+  }
 }
 
 void Timeline::negotiated(Track track, bool runs_here, TimePoint now) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!on_) return;
   append({.time = now, .track = track, .mark = Mark::End, .last = !runs_here});
 }
 
 void Timeline::refused(Track track, TimePoint now) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!on_) return;
   append({.time = now, .track = track, .mark = Mark::Fail, .last = true});
 }
 
 void Timeline::started(std::span<const Track> tracks, Kind kind, TimePoint now) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!on_) return;
   for (const Track track : tracks) {
     if (track == 0) continue;
@@ -210,7 +210,7 @@ void Timeline::started(std::span<const Track> tracks, Kind kind, TimePoint now) 
 }
 
 void Timeline::allocated(Track track, TimePoint begin, TimePoint end) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!on_) return;
   append({.time = begin, .track = track, .mark = Mark::Begin, .span = Span::AllocateOutput});
   append({.time = end, .track = track, .mark = Mark::End, .span = Span::AllocateOutput});
@@ -219,7 +219,7 @@ void Timeline::allocated(Track track, TimePoint begin, TimePoint end) {
 void Timeline::finished(std::span<const Track> tracks,
                         std::span<const std::shared_ptr<const Signature>> signatures,
                         TimePoint now) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!on_) return;
   for (std::size_t i = 0; i < tracks.size(); ++i) {
     if (tracks[i] == 0) continue;
@@ -234,14 +234,14 @@ void Timeline::finished(std::span<const Track> tracks,
 }
 
 void Timeline::cycle(TimePoint now) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!on_ || now < next_cycle_) return;
   next_cycle_ = now + cycle_;
   append({.time = now, .mark = Mark::Cycle});
 }
 
 void Timeline::aborted(TimePoint now) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (!on_) return;
   append({.time = now, .mark = Mark::Abort});
 }

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +24,7 @@
 #include "engine/base/log.h"
 #include "engine/base/rank_set.h"
 #include "engine/timeline/timeline_event.h"
+#include "mutex.h"
 
 namespace farandole {
 
@@ -44,8 +44,8 @@ class Timeline {
   void start(const std::string& path, bool mark_cycles);
   /// When this returns, everything recorded is in the file, and the file is closed. Any thread.
   void stop();
-  /// Forgets the thread, which does not exist in a forked child.
-  void abandon() noexcept;
+  /// Forgets the thread, which does not exist in a forked child: nor does another one.
+  void abandon() noexcept FARANDOLE_NO_THREAD_SAFETY_ANALYSIS;
 
   [[nodiscard]] bool recording() const noexcept {
     return recording_.load(std::memory_order_relaxed);
@@ -89,11 +89,11 @@ class Timeline {
     bool once;
   };
 
-  [[nodiscard]] Track track_of(const Key& key);  // with mutex_ held
-  void append(TimelineEvent event);              // with mutex_ held
+  [[nodiscard]] Track track_of(const Key& key) FARANDOLE_REQUIRES(mutex_);
+  void append(TimelineEvent event) FARANDOLE_REQUIRES(mutex_);
   void run(const std::stop_token& stop);
-  /// Writes what is in the buffer; with writing_ held. `ends`: nothing more comes for this file.
-  void drain(bool ends);
+  /// Writes what is in the buffer. `ends`: nothing more comes for this file.
+  void drain(bool ends) FARANDOLE_REQUIRES(writing_) FARANDOLE_EXCLUDES(mutex_);
 
   const Rank rank_;
   const Duration cycle_;
@@ -104,27 +104,31 @@ class Timeline {
   std::atomic<bool> recording_{false};
   std::atomic<bool> marks_cycles_{false};
 
-  std::mutex mutex_;  // guards the buffer; held for moments only
-  bool on_ = false;   // recording_, for those who hold the lock
-  std::vector<TimelineEvent> events_;
-  std::vector<Newcomer> newcomers_;
-  std::unordered_map<std::string, Track, Hash, std::equal_to<>> tracks_;  // by name and set
-  Track last_track_ = 0;
-  Track first_track_ = 1;  // first track of this file: lower ones belong to earlier files
-  TimePoint last_time_{};
-  TimePoint next_cycle_{};
-  bool left_out_ = false;  // operations were left out because the buffer was full
+  Mutex control_;  // start and stop; taken before the others
+  std::string path_ FARANDOLE_GUARDED_BY(control_);
+  std::jthread thread_ FARANDOLE_GUARDED_BY(control_);
 
-  std::mutex writing_;  // guards all below; taken before mutex_
+  Mutex writing_;  // the file; taken before mutex_
   std::condition_variable_any stopping_;
-  std::unique_ptr<TraceFile> file_;
-  std::vector<TimelineEvent> batch_;  // events_ and newcomers_ that are being written
-  std::vector<Newcomer> new_names_;
-  TrackNames names_;
+  std::unique_ptr<TraceFile> file_ FARANDOLE_GUARDED_BY(writing_);
+  // Events and newcomers that are being written.
+  std::vector<TimelineEvent> batch_ FARANDOLE_GUARDED_BY(writing_);
+  std::vector<Newcomer> new_names_ FARANDOLE_GUARDED_BY(writing_);
+  TrackNames names_ FARANDOLE_GUARDED_BY(writing_);
 
-  std::mutex control_;  // guards start and stop; taken before the others
-  std::string path_;
-  std::jthread thread_;
+  Mutex mutex_;                                   // the buffer; held for moments only
+  bool on_ FARANDOLE_GUARDED_BY(mutex_) = false;  // recording_, for those who hold the lock
+  std::vector<TimelineEvent> events_ FARANDOLE_GUARDED_BY(mutex_);
+  std::vector<Newcomer> newcomers_ FARANDOLE_GUARDED_BY(mutex_);
+  std::unordered_map<std::string, Track, Hash, std::equal_to<>> tracks_
+      FARANDOLE_GUARDED_BY(mutex_);  // by name and set
+  Track last_track_ FARANDOLE_GUARDED_BY(mutex_) = 0;
+  /// First track of this file: lower ones belong to earlier files.
+  Track first_track_ FARANDOLE_GUARDED_BY(mutex_) = 1;
+  TimePoint last_time_ FARANDOLE_GUARDED_BY(mutex_){};
+  TimePoint next_cycle_ FARANDOLE_GUARDED_BY(mutex_){};
+  /// Operations were left out because the buffer was full.
+  bool left_out_ FARANDOLE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace farandole

@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "backends/local/local.h"
-#include "engine/base/engine_lock.h"
 #include "engine/base/fork_guard.h"
 #include "engine/base/notifier.h"
 #include "engine/execution/dispatcher.h"
@@ -441,21 +440,6 @@ TEST(ForkGuard, a_child_loses_the_descriptors_and_knows_it) {
   ASSERT_EQ(::kill(child, SIGKILL), 0);
   ::waitpid(child, nullptr, 0);
   ::close(ends[0]);
-}
-
-TEST(EngineLock, builds_with_assertions_notice_who_does_not_hold_it) {
-  EngineLock lock;
-  {
-    const std::lock_guard held(lock);
-    lock.assert_held();
-    bool taken = true;
-    std::jthread([&] { taken = lock.try_lock(); }).join();
-    EXPECT_FALSE(taken);
-  }
-  EXPECT_DEBUG_DEATH(lock.assert_held(), "holder_");
-  ASSERT_TRUE(lock.try_lock());
-  lock.assert_held();
-  lock.unlock();
 }
 
 TEST(CauseFrame, an_error_survives_the_way) {

@@ -156,6 +156,7 @@ class LanesOfOne : public ::testing::Test {
   LanesOfOne() : peers(0, 1, {{0}}, {"a"}), lanes(peers) {
     EXPECT_TRUE(static_cast<bool>(peers.open()));
     EXPECT_TRUE(lanes.empty());
+    nobody_else();
     for (const std::int32_t id : {0, 1, 2}) {
       ProcessSet set;
       set.id = id;
@@ -165,14 +166,20 @@ class LanesOfOne : public ::testing::Test {
     }
     EXPECT_FALSE(lanes.empty());
   }
-  Proposals& of(std::int32_t set) { return *lanes.find(set)->proposals; }
+  static void nobody_else() FARANDOLE_ASSERTS(progress_lock, engine_lock) {}
+  Proposals& of(std::int32_t set) {
+    nobody_else();
+    return *lanes.find(set)->proposals;
+  }
 
   Peers peers;
   Lanes lanes;
 };
 
 TEST_F(LanesOfOne, reopen_until_a_set_has_not_been_wanted_for_long) {
+  nobody_else();
   const auto reopens = [&](std::int32_t set) {
+    nobody_else();
     lanes.close();
     EXPECT_TRUE(of(set).closed());
     lanes.reopen();
@@ -188,6 +195,7 @@ TEST_F(LanesOfOne, reopen_until_a_set_has_not_been_wanted_for_long) {
 }
 
 TEST_F(LanesOfOne, tell_whether_any_that_were_asked_could_answer) {
+  nobody_else();
   of(1).called(1);
   ASSERT_TRUE(of(2).may_propose());
   of(2).propose({.key = 5, .signature = 7}, 0, 0);
@@ -202,6 +210,7 @@ TEST_F(LanesOfOne, tell_whether_any_that_were_asked_could_answer) {
 }
 
 TEST_F(LanesOfOne, are_gone_with_their_sets) {
+  nobody_else();
   lanes.remove(1);
   EXPECT_EQ(lanes.find(1), nullptr);
   EXPECT_NE(lanes.find(2), nullptr);
