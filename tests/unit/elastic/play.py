@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 
 from horovod.bootstrap.store.membership import Dismissed, Expected, Placed, Report
 from horovod.launch.driver.actions import Doubt, Drop, End, Log, Notify, Over, Reach, Spoil, Start, Tell
-from horovod.launch.elastic.driver import Driver
 from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phase import Phase
+from horovod.launch.elastic.policy import ElasticPolicy
 from horovod.launch.elastic.rules import Rules
 from horovod.launch.elastic.saved import Saved, packed
 
@@ -53,7 +53,7 @@ class Play:
         self.rules = Rules(processes=processes or least, least=least, **rules)  # type: ignore[arg-type]
         self.now = 1000.0
         self.hosts = Hosts(cooldown_s, uniform=lambda: 0.5)  # type: ignore[arg-type]
-        self.driver = Driver(self.rules, self.hosts, self.now)
+        self.driver = ElasticPolicy(self.rules, self.hosts, self.now)
         self.workers: dict[int, Worker] = {}
         self.notified: list[int] = []
         self.logs: list[Log] = []

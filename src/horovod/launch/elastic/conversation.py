@@ -30,7 +30,7 @@ from horovod.bootstrap.store.rounds import ROUNDS
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.store.table import Cause
 from horovod.launch.driver.actions import Spoil
-from horovod.launch.elastic.driver import Driver
+from horovod.launch.elastic.policy import ElasticPolicy
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.phrases import counted
 from horovod.runtime.ending import harmless
@@ -69,7 +69,7 @@ class Conversation:
         """Readable while there is a report."""
         return self._reports.fileno()
 
-    def hear(self, driver: Driver, now: float) -> None:
+    def hear(self, driver: ElasticPolicy, now: float) -> None:
         """Tell the driver what is new. Nonsense is told and ignored: who sends it has the key, but is not one
         of ours.
         """
@@ -88,7 +88,7 @@ class Conversation:
             self._tell_at = now + _COMPLAINTS_S
             self._count_complaints()
 
-    def _pass_on(self, driver: Driver, prefix: str, rest: str, value: Any, now: float) -> None:
+    def _pass_on(self, driver: ElasticPolicy, prefix: str, rest: str, value: Any, now: float) -> None:
         """Raises one of `_NONSENSE`, if it is none of ours."""
         name, _, number = rest.partition("/")
         worker = int(name)

@@ -64,9 +64,9 @@ from horovod.launch.driver.actions import (
 from horovod.launch.driver.causes import describe_exit, heard, lost_by
 from horovod.launch.elastic.conversation import Conversation
 from horovod.launch.elastic.discovery import Discovered, DiscoveryFailed, HostDiscovery, Poller, ask
-from horovod.launch.elastic.driver import Driver
 from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phase import Phase
+from horovod.launch.elastic.policy import ElasticPolicy
 from horovod.launch.elastic.record import Record, timeline_of_job
 from horovod.launch.elastic.rules import Rules
 from horovod.launch.elastic.saved import Clock, Saved, Saver, load, packed
@@ -237,7 +237,7 @@ class _Course:
     def _open_store(self, elastic: Elastic, saved: Saved | None, stack: ExitStack) -> Saved | None:
         """Make the driver and the store, new ones or as another driver has left them. Returns what it has."""
         if saved is None:
-            self._driver = Driver(elastic.rules, Hosts(elastic.rules.cooldown_s), self._clock.now())
+            self._driver = ElasticPolicy(elastic.rules, Hosts(elastic.rules.cooldown_s), self._clock.now())
             hosts = _store_hosts(self._job, elastic.rules)
             # Other hosts may never come. Tasks of Spark are at the store before they are hosts.
             reserved = hosts[1:] if self._job.tasks is None else ()

@@ -25,7 +25,7 @@ from typing import Annotated, Any
 
 from horovod.bootstrap.records import fields, listed, mapped, paired, record, text, whole
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.elastic.driver import Driver
+from horovod.launch.elastic.policy import ElasticPolicy
 from horovod.version import __version__
 
 __all__ = ["Clock", "Saved", "Saver", "load", "packed"]
@@ -75,7 +75,7 @@ class Saved:
     ticks: float
     at: float
 
-    def state_machine(self) -> Driver:
+    def state_machine(self) -> ElasticPolicy:
         """The state machine.
 
         Raises:
@@ -85,7 +85,7 @@ class Saved:
             made = _Unpickler(io.BytesIO(base64.b85decode(self.driver))).load()
         except Exception as error:  # whatever nonsense makes pickle do
             raise ConfigError(f"The state of the elastic job makes no sense: {error!r}") from error
-        if not isinstance(made, Driver):
+        if not isinstance(made, ElasticPolicy):
             raise ConfigError("The state of the elastic job makes no sense: it is no driver.")
         return made
 
@@ -208,7 +208,7 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_dev, status.st_ino, status.st_mtime_ns  # numbers of files are used again
 
 
-def packed(driver: Driver) -> str:
+def packed(driver: ElasticPolicy) -> str:
     """A state machine as text."""
     return base64.b85encode(pickle.dumps(driver, protocol=5)).decode()
 

@@ -1,8 +1,8 @@
 """An elastic job whose workers are calls of a function of the user's, each on a thread of its own.
 
 The function starts a process, an actor or a container somewhere, and returns when that has ended. What is
-to be done is decided by :class:`horovod.launch.elastic.driver.Driver`; here its actions become threads and
-events. Workers report in one of two ways: through the store of the job, as those of ``horovodrun``, or by
+to be done is decided by :class:`horovod.launch.elastic.policy.ElasticPolicy`; here its actions become threads
+and events. Workers report in one of two ways: through the store of the job, as those of ``horovodrun``, or by
 `ready`, for programs whose workers talk with the driver by a way of their own.
 """
 
@@ -23,10 +23,10 @@ from horovod.errors import LaunchError
 from horovod.launch.driver.actions import Action, End, Log, Notify, Over, Reach, Spoil, Start, Tell
 from horovod.launch.elastic.conversation import Conversation
 from horovod.launch.elastic.discovery import Discovered, HostDiscovery, Poller
-from horovod.launch.elastic.driver import Driver
 from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.places import places_of
+from horovod.launch.elastic.policy import ElasticPolicy
 from horovod.launch.elastic.rules import Rules
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.phrases import counted
@@ -91,7 +91,7 @@ class ThreadJob:
         self._changed = threading.Condition()  # guards all below; notified when any of it has changed
         self._hosts = Hosts(cooldown_s)
         self._discovered_once = False
-        self._driver: Driver | None = None
+        self._driver: ElasticPolicy | None = None
         self._conversation: Conversation | None = None
         self._thread: threading.Thread | None = None
         self._call: Call | None = None
@@ -157,7 +157,7 @@ class ThreadJob:
             self._call = call
             if store is not None:
                 self._conversation = Conversation(store, lambda what: _log.warning("%s", what))
-            self._driver = Driver(rules, self._hosts, now)
+            self._driver = ElasticPolicy(rules, self._hosts, now)
             self._driver.discovered(self._hosts.discovered, now)
             self._act()
             while self._driver.phase is Phase.SLOTS:
@@ -347,7 +347,7 @@ class ThreadJob:
         if ring:
             self._bell.put(None)
 
-    def _tell_world(self, driver: Driver) -> None:
+    def _tell_world(self, driver: ElasticPolicy) -> None:
         if driver.world and (driver.round, driver.world) != self._told_world:
             self._told_world = (driver.round, driver.world)
             try:
@@ -356,7 +356,7 @@ class ThreadJob:
                 _log.warning("The world could not be made known.", exc_info=True)
                 driver.stop(f"The world could not be made known: {error}", time.monotonic())
 
-    def _do(self, action: Action, driver: Driver) -> None:
+    def _do(self, action: Action, driver: ElasticPolicy) -> None:
         match action:
             case Reach(host):
                 driver.reached(host, time.monotonic())  # how is up to the program

@@ -1,4 +1,4 @@
-"""The driver of an elastic job: decides which workers run, and which of them are a world.
+"""The policy of an elastic job: decides which workers run, and which of them are a world.
 
 A state machine without clocks, sockets or threads: what happens is told with the time, what is to be done is
 left in ``actions``. A test plays thousands of histories in one thread.
@@ -35,12 +35,12 @@ from horovod.launch.elastic.verdict import Judge
 from horovod.launch.elastic.workers import END_S, ON_THE_WAY, State, Worker, Workers, hosts_of
 from horovod.launch.phrases import counted
 
-__all__ = ["Driver"]
+__all__ = ["ElasticPolicy"]
 
 _FORMING = (Phase.FIRST, Phase.RESET, Phase.SHORT)
 
 
-class Driver:
+class ElasticPolicy:
     """Has the phase of the job, and passes what happens to its parts.
 
     Args:
