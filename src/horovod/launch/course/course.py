@@ -24,13 +24,10 @@ __all__ = ["Course", "Source"]
 
 
 class Source(Protocol):
-    """A thing that tells the driver more than processes do."""
+    """A mailbox of further news."""
 
     def fileno(self) -> int:
         """Readable when there is something."""
-
-    def hear(self, now: float) -> None:
-        """Tell the driver what is new."""
 
 
 class Course:
@@ -40,7 +37,7 @@ class Course:
         carry_out: does an action that needs more than is here.
         passing: hands signals that end nothing to the workers, and tells what has become of them.
         status: shows how far the job is.
-        sources: of further news.
+        sources: of further news, and what tells them to the driver.
         save: is told what is decided before it is carried out.
         clock: the time, in seconds.
     """
@@ -55,7 +52,7 @@ class Course:
         *,
         passing: Passing | None = None,
         status: Status | None = None,
-        sources: Sequence[Source] = (),
+        sources: Sequence[tuple[Source, Callable[[float], None]]] = (),
         save: Callable[[Sequence[Action]], None] = lambda actions: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -79,7 +76,7 @@ class Course:
             LaunchError: the processes can no longer be watched.
         """
         with selectors.DefaultSelector() as selector:
-            descriptors = [source.fileno() for source in self._sources]
+            descriptors = [source.fileno() for source, _ in self._sources]
             for descriptor in (self._processes.fileno(), self._signals.fileno(), *descriptors):
                 selector.register(descriptor, selectors.EVENT_READ)
             while not self._driver.finished:
@@ -91,8 +88,8 @@ class Course:
         self._signals.clear()
         for event in self._events() if news else ():
             self._hear(event, now)
-        for source in self._sources:
-            source.hear(now)
+        for _, hear in self._sources:
+            hear(now)
         for signum in self._signals.arrived[self._seen :]:
             self._seen += 1
             driver.interrupt(signum, now)

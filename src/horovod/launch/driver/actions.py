@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Action",
+    "AnnounceEnd",
     "Doubt",
     "Drop",
     "End",
     "Finish",
+    "Forget",
     "Kill",
     "Log",
     "Notify",
@@ -24,6 +26,7 @@ __all__ = [
     "Spoil",
     "Start",
     "Tell",
+    "Widen",
     "WorkerEnd",
 ]
 
@@ -112,6 +115,22 @@ class Kill(NamedTuple):
     """Kill everything that still runs."""
 
 
+class Widen(NamedTuple):
+    """Serve the store at all addresses: there are hosts besides this machine."""
+
+
+class AnnounceEnd(NamedTuple):
+    """Let these workers know that the signal that comes to them is ours."""
+
+    workers: tuple[int, ...]
+
+
+class Forget(NamedTuple):
+    """A worker has ended: nobody reads any more what was said."""
+
+    worker: int
+
+
 class WorkerEnd(NamedTuple):
     """End of a member of the last world. ``exit_code``: negative for a signal, None: its host was lost."""
 
@@ -136,4 +155,21 @@ class Over(NamedTuple):
     ranks: tuple[int, ...] = ()
 
 
-Action = Reach | Drop | Doubt | Start | End | Tell | Notify | Spoil | Log | Say | Finish | Kill | Over
+Action = (
+    Reach
+    | Drop
+    | Doubt
+    | Start
+    | End
+    | Tell
+    | Notify
+    | Spoil
+    | Log
+    | Say
+    | Finish
+    | Kill
+    | Widen
+    | AnnounceEnd
+    | Forget
+    | Over
+)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import secrets
-import selectors
 import shlex
 import signal
 import time
@@ -24,34 +22,19 @@ from horovod.config import value_of
 from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.agent.host import machine_name
 from horovod.launch.contracts.errors import JobInterrupted
-from horovod.launch.contracts.events import (
-    Continued,
-    Event,
-    Exited,
-    Failed,
-    FewDevices,
-    Finished,
-    Gone,
-    HostLost,
-    HostReached,
-    LeftBehind,
-    PassedOn,
-    Refused,
-    Rejoined,
-    Said,
-    Started,
-    Stopped,
-)
 from horovod.launch.contracts.fleet import Fleet, FleetPlan, FleetWorker, MakeFleet, Request
 from horovod.launch.contracts.job import Job, Results
 from horovod.launch.contracts.launcher import Prepared
 from horovod.launch.contracts.registry import LAUNCHERS, make_fleet
 from horovod.launch.contracts.signals import Signals, signal_name
+from horovod.launch.course.course import Course
 from horovod.launch.driver.actions import (
     Action,
+    AnnounceEnd,
     Doubt,
     Drop,
     End,
+    Forget,
     Log,
     Notify,
     Over,
@@ -59,13 +42,14 @@ from horovod.launch.driver.actions import (
     Spoil,
     Start,
     Tell,
+    Widen,
     WorkerEnd,
 )
-from horovod.launch.driver.causes import describe_exit, heard, lost_by
+from horovod.launch.driver.causes import describe_exit
 from horovod.launch.elastic.conversation import Conversation
 from horovod.launch.elastic.discovery import Discovered, DiscoveryFailed, HostDiscovery, Poller, ask
+from horovod.launch.elastic.growing import GrowingDriver
 from horovod.launch.elastic.hosts import Hosts
-from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.policy import ElasticPolicy
 from horovod.launch.elastic.record import Record, timeline_of_job
 from horovod.launch.elastic.rules import Rules
@@ -83,7 +67,7 @@ from horovod.launch.output.streams import Output
 from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.run import drained, make_store, observe
-from horovod.launch.supervision.failures import command_not_started, hint_for
+from horovod.launch.supervision.failures import hint_for
 from horovod.launch.supervision.passing import Passing
 
 __all__ = ["Elastic", "run_elastic_job"]
@@ -157,7 +141,7 @@ def run_elastic_job(
     """
     require_room(_DESCRIPTORS, "The driver of an elastic job")
     with ExitStack() as stack:
-        course = _Course(job, elastic, inherited, console, stack, words, saved, make)
+        course = _ElasticJob(job, elastic, inherited, console, stack, words, saved, make)
         try:
             course.run()
         finally:
@@ -167,7 +151,7 @@ def run_elastic_job(
     course.raise_failure()
 
 
-class _Course:
+class _ElasticJob:
     """One job while it runs. Everything is done on one thread; others leave things in mailboxes."""
 
     def __init__(
@@ -215,21 +199,6 @@ class _Course:
         self._output.start()
         self._poller = Poller(elastic.discovery, first=elastic.at_first if saved is None else None)
         stack.callback(self._poller.close)
-        self._cores: dict[str, int] = {}
-        self._hosts_of: dict[int, str] = {}
-        self._labels: dict[int, int] = {}  # of those that are not gone
-        self._agents: set[str] = set()
-        self._words: dict[int, str] = {}
-        self._lost: dict[int, int | None] = {}
-        self._ended_by_us: set[int] = set()
-        self._passing = Passing(
-            self._signals, console, self._fleet.pass_on, lambda number: self._labels.get(number, number)
-        )
-        self._seen_signals = 0
-        self._interrupted = 0
-        self._over: Over | None = None
-        self._refused: LaunchError | None = None
-        self._survivors: dict[int, None] = {}  # some are told more than once
         self._began = time.monotonic()
         if saved is not None:
             self._go_on(saved)
@@ -237,7 +206,7 @@ class _Course:
     def _open_store(self, elastic: Elastic, saved: Saved | None, stack: ExitStack) -> Saved | None:
         """Make the driver and the store, new ones or as another driver has left them. Returns what it has."""
         if saved is None:
-            self._driver = ElasticPolicy(elastic.rules, Hosts(elastic.rules.cooldown_s), self._clock.now())
+            policy = ElasticPolicy(elastic.rules, Hosts(elastic.rules.cooldown_s), self._clock.now())
             hosts = _store_hosts(self._job, elastic.rules)
             # Other hosts may never come. Tasks of Spark are at the store before they are hosts.
             reserved = hosts[1:] if self._job.tasks is None else ()
@@ -251,7 +220,8 @@ class _Course:
             stack.callback(self._store.stop)
             # Only who has the address may go on: until now another one may have.
             saved = load(elastic.state) if elastic.state is not None else saved
-            self._driver = saved.state_machine()
+            policy = saved.state_machine()
+        self._driver = GrowingDriver(policy, self._job.command[0], machine_name(), self._clock.now())
         self._key = prepared.key
         self._door = secrets.token_hex(16) if saved is None else saved.door
         return saved
@@ -281,18 +251,17 @@ class _Course:
 
     def _go_on(self, saved: Saved) -> None:
         """Be the driver of what another one has left."""
-        self._conversation.publish_again(saved.news, self._driver.news)
-        self._hosts_of = {number: host for number, (host, _) in saved.workers.items()}
-        self._labels = {number: label for number, (_, label) in saved.workers.items()}
-        self._agents = set(self._driver.begin_again(saved.agents, self._clock.now()))
-        for name in sorted(self._agents):
-            there = [number for number, host in self._hosts_of.items() if host == name]
+        self._conversation.publish_again(saved.news, self._driver.policy.news)
+        again = self._driver.go_on(saved.workers, saved.agents, self._clock.now())
+        for name, there in again.items():
             self._fleet.rejoin(
-                name, [FleetWorker(number, name, {}, self._labels[number]) for number in there]
+                name, [FleetWorker(number, name, {}, self._driver.labels[number]) for number in there]
             )
 
-    def _save(self) -> None:
+    def _save(self, actions: Sequence[Action]) -> None:
         """Save the decisions before they are carried out."""
+        driver = self._driver
+        driver.note(actions)
         if self._saver is not None:
             self._saver.save(
                 Saved(
@@ -303,10 +272,10 @@ class _Course:
                     self._store.job,
                     self._store.addresses,
                     self._door,
-                    {number: (self._hosts_of[number], label) for number, label in self._labels.items()},
-                    sorted(self._agents),
+                    {number: (driver.hosts_of[number], label) for number, label in driver.labels.items()},
+                    sorted(driver.agents),
                     self._conversation.news,
-                    packed(self._driver),
+                    packed(driver.policy),
                     self._clock.now(),
                     time.time(),
                 )
@@ -316,55 +285,60 @@ class _Course:
         """Until nothing of the job runs."""
         self._console.narrate(f"elastic: {shlex.join(self._job.command)}")
         self._poller.start()
-        finished = False
-        with selectors.DefaultSelector() as selector:
-            for source in (self._fleet, self._signals, self._conversation, self._poller):
-                selector.register(source.fileno(), selectors.EVENT_READ)
-            while not finished:
-                selector.select(self._wait_s())
-                self._signals.clear()
-                now = self._clock.now()
-                self._forward_signals(now)
-                self._passing.forward(list(self._labels), ending=bool(self._interrupted))
-                for discovered in self._poller.take():
-                    if discovered.hosts is None:
-                        self._driver.discovery_failed(discovered.failure, now)
-                    else:
-                        self._driver.discovered(discovered.hosts, now, discovered.passing)
-                for event in self._fleet.events():
-                    finished = self._take(event, now) or finished
-                self._conversation.hear(self._driver, now)
-                self._driver.tick(now)
-                self._act()
-                self._status.instead = self._driver.describe(now)
+        labels = self._driver.labels
+        Course(
+            self._driver,
+            self._fleet,
+            self._signals,
+            self._console,
+            self._carry_out,
+            passing=Passing(
+                self._signals, self._console, self._fleet.pass_on, lambda each: labels.get(each, each)
+            ),
+            status=self._status,
+            sources=((self._poller, self._hear_of_hosts), (self._conversation, self._hear_workers)),
+            save=self._save,
+            clock=self._clock.now,
+        ).run()
         if self._saver is not None:
             self._saver.remove()
+
+    def _hear_of_hosts(self, now: float) -> None:
+        for discovered in self._poller.take():
+            if discovered.hosts is None:
+                self._driver.policy.discovery_failed(discovered.failure, now)
+            else:
+                self._driver.policy.discovered(discovered.hosts, now, discovered.passing)
+
+    def _hear_workers(self, now: float) -> None:
+        self._conversation.hear(self._driver.policy, now)
 
     def fill(self, results: Results) -> None:
         """Add the results that the ranks of the last world sent home."""
         sent = self._output.results()
-        here = names_of_this_machine(sorted(set(self._hosts_of.values())))
-        for rank, worker in enumerate(self._over.ranks if self._over is not None else ()):
+        here = names_of_this_machine(sorted(set(self._driver.hosts_of.values())))
+        for rank, worker in enumerate(self._driver.over.ranks if self._driver.over is not None else ()):
             if worker in sent:
                 results.sent[rank] = sent[worker]
-            if self._hosts_of.get(worker) in here:
+            if self._driver.hosts_of.get(worker) in here:
                 results.here.add(rank)
 
     def raise_failure(self) -> None:
         """Raise what `run_elastic_job` promises, if the job has failed."""
         elapsed_s = time.monotonic() - self._began
         stuck = ""
-        if self._survivors:
-            numbers = ", ".join(map(str, self._survivors))
+        driver = self._driver
+        if driver.survivors:
+            numbers = ", ".join(map(str, driver.survivors))
             stuck = f" Even SIGKILL did not end these processes: {numbers}."
-        if self._interrupted:
+        if driver.signum:
             raise JobInterrupted(
-                f"{signal_name(self._interrupted)} ended the job after {elapsed_s:.1f} s.{stuck}",
-                signum=self._interrupted,
+                f"{signal_name(driver.signum)} ended the job after {elapsed_s:.1f} s.{stuck}",
+                signum=driver.signum,
             )
-        if self._refused is not None:
-            raise self._refused
-        over = self._over
+        if driver.refused is not None:
+            raise driver.refused
+        over = driver.over
         if over is not None and over.failed is not None and not over.error:
             raise self._worker_failed(over.failed, stuck)
         if over is not None and over.error:
@@ -375,10 +349,10 @@ class _Course:
     def _worker_failed(self, end: WorkerEnd, stuck: str) -> WorkerFailed:
         code = end.exit_code
         how = "was lost with its host" if code is None else describe_exit(code)
-        said = self._words.get(end.worker, "")
+        said = self._driver.words.get(end.worker, "")
         tail = self._output.tail(end.worker)
         hint = hint_for(code or 0, self._job.command[0], end.host, tail)
-        if end.worker in self._ended_by_us:
+        if end.worker in self._driver.ended_by_us:
             hint = "It was ended by horovodrun."
         return WorkerFailed(
             f"rank {end.rank} on {end.host} {how}{f': its script {said}' if said else ''}. "
@@ -391,116 +365,7 @@ class _Course:
             last_lines=tail,
         )
 
-    # -- in -------------------------------------------------------------------------------------------------
-
-    def _take(self, event: Event, now: float) -> bool:
-        """Pass on what has happened to processes; whether it was the last."""
-        match event:
-            case HostReached(host, facts):
-                self._cores[host] = facts.cores
-                if facts.machine != machine_name():
-                    self._store.widen()
-                self._agents.add(host)
-                self._driver.reached(host, now)
-            case HostLost(host, _, reason):
-                self._agents.discard(host)
-                for number in [each for each in self._labels if self._hosts_of[each] == host]:
-                    self._passing.leave((number,))
-                    del self._labels[number]
-                self._driver.host_lost(host, reason, now)
-            case Started(number, pid):
-                self._console.narrate(f"worker {number} runs as process {pid} on {self._hosts_of[number]}")
-            case Said(number, line):
-                word = heard(line)
-                if word is not None:
-                    self._lost[number] = lost_by(word)  # one of a former world does not count
-                    if word.text:
-                        self._words[number] = word.text
-                    if word.final:
-                        self._driver.failing(number, word.text, self._lost[number], now)
-            case Stopped(number):
-                self._driver.stopped(number, now)
-            case Continued(number):
-                self._driver.continued(number, now)
-            case Refused(number, _):
-                # A command that cannot be run on one host cannot be run on the others, as a rule.
-                if self._driver.phase is Phase.FIRST and self._refused is None:
-                    self._refused = command_not_started(event, self._job.command[0], self._hosts_of[number])
-                    self._driver.stop(str(self._refused), now)
-                self._driver.exited(number, 127, now)
-            case PassedOn():
-                self._passing.hear(event)
-            case Exited(number, exit_code, told):
-                if told:
-                    self._ended_by_us.add(number)
-                self._passing.leave((number,))
-                said, lost = self._words.get(number, ""), self._lost.get(number)
-                self._driver.exited(number, exit_code, now, said, lost)
-                self._conversation.forget(number)
-            case Rejoined(_, missing):
-                for number in missing:
-                    self._labels.pop(number, None)
-                self._driver.never_began(missing, now)
-            case Failed(error):
-                self._driver.stop(str(error), now)
-            case Gone(number, survivors):
-                self._labels.pop(number, None)
-                self._survivors.update(dict.fromkeys(survivors))
-                self._driver.gone(number, now)
-            case FewDevices(number, devices, ranks):
-                self._console.tell(
-                    f"host {self._hosts_of[number]} has {counted(devices, 'device')} for "
-                    f"{counted(ranks, 'rank')}"
-                )
-            case LeftBehind(processes):
-                self._console.tell(
-                    f"ending {counted(processes, 'process', 'processes')} that workers left behind"
-                )
-            case Finished(survivors):
-                self._survivors.update(dict.fromkeys(survivors))
-                return True
-            case _:
-                pass
-        return False
-
-    def _forward_signals(self, now: float) -> None:
-        for signum in self._signals.arrived[self._seen_signals :]:
-            self._seen_signals += 1
-            if self._interrupted:
-                self._fleet.kill()
-                self._console.tell(f"second signal ({signal_name(signum)}): killing what still runs")
-            else:
-                self._interrupted = signum
-                if signum == signal.SIGINT:
-                    self._console.tracebacks.leave_out_interrupts()
-                    ranks = counted(len(self._labels), "rank")
-                    self._console.tell(f"SIGINT received: ending {ranks}; a second one kills them")
-                self._driver.stop(f"{signal_name(signum)} ended the job.", now)
-                self._conversation.announce_end(self._hosts_of)
-                self._fleet.finish(signum)
-
-    def _wait_s(self) -> float | None:
-        due = self._driver.due()
-        if self._driver.actions:
-            return 0.0
-        return None if due == math.inf else max(0.0, due - self._clock.now())
-
-    # -- out ------------------------------------------------------------------------------------------------
-
-    def _act(self) -> None:
-        """Do what the driver wants."""
-        actions, self._driver.actions = self._driver.actions, []
-        for action in actions:
-            if isinstance(action, Start):
-                self._hosts_of[action.worker] = action.host
-                self._labels[action.worker] = action.place[0]
-            elif isinstance(action, Reach):
-                self._agents.add(action.host)
-        self._save()
-        for action in actions:
-            self._do(action)
-
-    def _do(self, action: Action) -> None:
+    def _carry_out(self, action: Action) -> None:
         match action:
             case Reach(host):
                 self._fleet.reach(host)
@@ -508,33 +373,38 @@ class _Course:
                 self._fleet.doubt(host)
             case Drop(host):
                 self._fleet.drop(host)
-                self._agents.discard(host)
+                self._driver.agents.discard(host)
             case Start():
                 self._start(action)
             case End(workers, kill):
                 self._conversation.announce_end(workers)
                 self._fleet.end(workers, signal.SIGKILL if kill else signal.SIGTERM)
+            case AnnounceEnd(workers):
+                self._conversation.announce_end(workers)
             case Tell(worker, number, answer):
                 self._conversation.tell(worker, number, answer)
+            case Forget(worker):
+                self._conversation.forget(worker)
             case Notify(kind):
                 self._conversation.publish(kind)
             case Spoil():
                 self._conversation.spoil(action)
+            case Widen():
+                self._store.widen()
             case Log():
                 self._record.add(action)
             case Over():
-                self._over = action
                 self._fleet.finish(signal.SIGTERM)
 
     def _start(self, start: Start) -> None:
-        if self._interrupted:
+        if self._driver.signum:
             return
         environment = {
             **place_variables(start.place),
             "HOROVOD_HOSTNAME": start.host,
             WORKER_VARIABLE: str(start.worker),
         }
-        threads = compute_threads(self._inherited, start.place[3], self._cores.get(start.host, 1))
+        threads = compute_threads(self._inherited, start.place[3], self._driver.cores.get(start.host, 1))
         if threads is not None and "OMP_NUM_THREADS" not in self._job.options:
             environment["OMP_NUM_THREADS"] = str(threads)
         try:
