@@ -17,8 +17,8 @@ from tests.spark.conftest import WHOLE
 
 from horovod.data.parquet import ParquetReader
 from horovod.errors import DataStoreError, InvalidArgumentError
-from horovod.spark.common.claims import Claim
 from horovod.spark.common.columns import densify
+from horovod.spark.common.dataset import Claim
 from horovod.spark.common.store import FilesystemStore
 from horovod.spark.common.util import (
     check_validation,

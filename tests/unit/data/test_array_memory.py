@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("pyarrow", reason="PyArrow is not installed")
 
-from horovod.data.parquet.memory import ArrayMemory
+from horovod.data.parquet.rows import ArrayMemory
 
 SHAPE = (1000, 30)
 BYTES = 120_000

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 from horovod.errors import DataStoreError
-from horovod.spark.common import claims
-from horovod.spark.common.claims import Claim
+from horovod.spark.common import dataset as claims
+from horovod.spark.common.dataset import Claim
 from horovod.spark.common.store import FilesystemStore
 
 

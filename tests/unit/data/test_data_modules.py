@@ -284,7 +284,7 @@ def test_data_of_another_job_are_noticed(tmp_path: Path, name: str) -> None:
 def test_data_of_another_job_are_not_used_again(tmp_path: Path) -> None:
     """Data to validate on are compared, too."""
     from horovod.spark.common import preparation
-    from horovod.spark.common.claims import Claim
+    from horovod.spark.common.dataset import Claim
     from horovod.spark.common.store import FilesystemStore
 
     class Frame:

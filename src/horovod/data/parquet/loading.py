@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from horovod.data.parquet.memory import ArrayMemory
 from horovod.data.parquet.plan import Block, Piece
-from horovod.data.parquet.rows import Arrays, Rows, TransformedRows
+from horovod.data.parquet.rows import ArrayMemory, Arrays, Rows, TransformedRows
 from horovod.errors import InvalidArgumentError
 
 __all__ = ["Arrays", "Loading", "RowTransform", "Transform"]

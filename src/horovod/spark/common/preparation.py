@@ -13,9 +13,8 @@ from pyspark import StorageLevel
 from pyspark.sql import Observation
 
 from horovod.errors import DataStoreError, InvalidArgumentError
-from horovod.spark.common.claims import Claim
 from horovod.spark.common.columns import ColumnPlan, Metadata, facts_of, metadata_of, plans_of
-from horovod.spark.common.dataset import Properties, await_files, require_columns, rows_and_bytes
+from horovod.spark.common.dataset import Claim, Properties, await_files, require_columns, rows_and_bytes
 from horovod.spark.common.store.base import Store
 
 __all__ = ["check_validation", "clear_training_cache", "get_dataset_properties", "prepare_data", "split"]
