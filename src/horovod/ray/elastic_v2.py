@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from horovod.errors import ConfigError, LaunchError, WorkerFailed
-from horovod.launch.calls.functions import explain_failure, interface_names, pack_call, result_of
+from horovod.errors import ConfigError, LaunchError
+from horovod.launch.calls.functions import explained, interface_names, pack_call, result_of
 from horovod.launch.calls.pickles import why_unpicklable
 from horovod.launch.calls.plain import is_plain, unpack_plain
 from horovod.launch.contracts.job import Job, Results
@@ -176,19 +176,14 @@ class ElasticAdapter(Adapter):
         names = discovery.names if isinstance(discovery, RayHostDiscovery) else NodeNames()
         console = Console(verbose=self.settings.verbose >= _ALL_STEPS, words=sys.stderr)
         results = Results()
-        with listening_beside(callbacks) as queue:
+        with listening_beside(callbacks) as queue, explained(results, unpickle_results=True):
             wanted = Wanted(self.params.cpus_per_worker, self.params.gpus, self._environment, queue)
-            try:
-                run_elastic_job(
-                    job, how, inherited, console, results,
-                    make=lambda request, plan, output, store: ActorFleet(
-                        request, plan, output, names=names, wanted=wanted
-                    ),
-                )  # fmt: skip
-            except WorkerFailed as failure:
-                if failure.rank is not None:
-                    explain_failure(failure, results.sent.get(failure.rank), trusted=True)
-                raise
+            run_elastic_job(
+                job, how, inherited, console, results,
+                make=lambda request, plan, output, store: ActorFleet(
+                    request, plan, output, names=names, wanted=wanted
+                ),
+            )  # fmt: skip
         # What actors return is unpickled on the driver anyway, by Ray.
         return [result_of(results.sent[rank], rank, trusted=True) for rank in _returned(results.sent)]
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from horovod.errors import ConfigError
-from horovod.launch.calls.functions import interface_names
+from horovod.launch.calls.functions import explained, interface_names
 from horovod.launch.contracts.job import Results
 from horovod.launch.elastic.job import run_elastic_job
 from horovod.launch.elastic.options import elastic_of
 from horovod.launch.options.values import ElasticOptions
 from horovod.launch.output.console import TextSink
 from horovod.spark.stage import SparkTasks
-from horovod.spark.static import SparkCall, explained
+from horovod.spark.static import SparkCall
 
 __all__ = ["run_elastic"]
 
@@ -102,7 +102,7 @@ def run_elastic(
     assert isinstance(job.tasks, SparkTasks)
     how = elastic_of(options, job, environment, job.tasks.discovery)
     results = Results()
-    with explained(results):
+    with explained(results, unpickle_results=True):
         run_elastic_job(job, how, environment, console, results)
     return call.results(results, how.rules.least)
 

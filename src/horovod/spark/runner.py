@@ -9,7 +9,7 @@ from typing import Any
 
 from horovod.bootstrap.place.interpreter import module_words
 from horovod.errors import ConfigError
-from horovod.launch.calls.functions import call_environment, result_of
+from horovod.launch.calls.functions import call_environment, explained, result_of
 from horovod.launch.contracts.job import Job, Results
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.output.streams import STREAMS
@@ -18,7 +18,7 @@ from horovod.launch.run import run_job
 from horovod.spark import sparkdl_shim
 from horovod.spark.log import LOG, listener
 from horovod.spark.stage import active_context, has_fixed_slots
-from horovod.spark.static import SparkCall, explained, packed
+from horovod.spark.static import SparkCall, packed
 
 __all__ = ["HorovodRunner"]
 
@@ -131,7 +131,7 @@ def _run_here(
         listeners=listeners,
     )
     results = Results()
-    with explained(results):
+    with explained(results, unpickle_results=True):
         run_job(job, call_environment(), console, results)
     return result_of(results.sent.get(0), 0, trusted=True)
 

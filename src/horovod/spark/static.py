@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from horovod.bootstrap.place.interpreter import PATH_VARIABLE, module_words
-from horovod.errors import ConfigError, LaunchError, WorkerFailed
-from horovod.launch.calls.functions import explain_failure, interface_names, pack_call, result_of
+from horovod.errors import ConfigError, LaunchError
+from horovod.launch.calls.functions import explained, interface_names, pack_call, result_of
 from horovod.launch.calls.pickles import why_unpicklable
 from horovod.launch.contracts.job import Job, Results
 from horovod.launch.output.console import Console, TextSink
@@ -20,7 +19,7 @@ from horovod.launch.output.streams import STREAMS
 from horovod.launch.run import run_job
 from horovod.spark.stage import SparkTasks, active_context
 
-__all__ = ["SparkCall", "explained", "packed", "run"]
+__all__ = ["SparkCall", "packed", "run"]
 
 _START_VARIABLE = "HOROVOD_SPARK_START_TIMEOUT"
 _START_S = 600.0
@@ -138,7 +137,7 @@ class SparkCall:
         console = self.console()
         job = self.job(console)
         results = Results()
-        with explained(results):
+        with explained(results, unpickle_results=True):
             run_job(job, self.environment(), console, results)
         return self.results(results, job.processes)
 
@@ -232,17 +231,6 @@ class SparkCall:
         if not start_s > 0.0:
             raise ConfigError(f"{self.what}: the start time-out must be a number of seconds, not {given!r}.")
         return start_s
-
-
-@contextmanager
-def explained(results: Results) -> Iterator[None]:
-    """Put the exception of the function behind the failure of a rank within."""
-    try:
-        yield
-    except WorkerFailed as failure:
-        if failure.rank is not None:
-            explain_failure(failure, results.sent.get(failure.rank), trusted=True)
-        raise
 
 
 def packed(

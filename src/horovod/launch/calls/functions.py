@@ -40,6 +40,7 @@ __all__ = [
     "call_environment",
     "call_in_worker",
     "explain_failure",
+    "explained",
     "interface_names",
     "pack_call",
     "result_of",
@@ -163,7 +164,7 @@ def run(
     )
     results, console = Results(), _console(verbose, stdout, stderr)
     wanted = num_proc
-    with _explained(results, unpickle_results):
+    with explained(results, unpickle_results):
         if elastic:
             options = ElasticOptions(
                 min_num_proc=min_num_proc,
@@ -181,8 +182,8 @@ def run(
 
 
 @contextmanager
-def _explained(results: Results, unpickle_results: bool) -> Iterator[None]:
-    """The failure of a rank says what its function has raised."""
+def explained(results: Results, unpickle_results: bool) -> Iterator[None]:
+    """Let the failure of a rank say what its function has raised."""
     try:
         yield
     except WorkerFailed as failure:
