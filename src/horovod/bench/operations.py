@@ -12,8 +12,8 @@ __all__ = [
     "MPI_OPS",
     "MPI_TYPES",
     "OPERATIONS",
-    "Operation",
     "REDUCTIONS",
+    "Operation",
     "unserved",
 ]
 

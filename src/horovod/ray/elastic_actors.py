@@ -20,7 +20,7 @@ from horovod.ray.worker import leave_outer_job
 from horovod.runtime import lifecycle
 from horovod.runtime.ending import describe
 
-__all__ = ["ElasticWorker", "Facts", "NodeProbe", "ActorProcess", "Reply"]
+__all__ = ["ActorProcess", "ElasticWorker", "Facts", "NodeProbe", "Reply"]
 
 
 class Facts(NamedTuple):

@@ -20,9 +20,9 @@ from pyspark.sql import functions, types
 from horovod.errors import InvalidArgumentError
 
 __all__ = [
+    "WITHOUT_NUMBERS",
     "ColumnPlan",
     "Metadata",
-    "WITHOUT_NUMBERS",
     "as_numbers",
     "class_of",
     "compressed",

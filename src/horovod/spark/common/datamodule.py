@@ -15,7 +15,7 @@ from horovod.data.parquet import ParquetReader
 from horovod.errors import DataStoreError, InvalidArgumentError
 from horovod.spark.common.columns import densify
 
-__all__ = ["MapIterable", "Batches", "DataModule", "NVTabularDataModule", "ParquetModule"]
+__all__ = ["Batches", "DataModule", "MapIterable", "NVTabularDataModule", "ParquetModule"]
 
 Arrays = dict[str, NDArray[Any]]
 T = TypeVar("T")

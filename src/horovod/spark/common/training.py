@@ -14,7 +14,7 @@ from typing import Any
 from horovod.errors import InvalidArgumentError
 from horovod.spark.task import get_available_devices
 
-__all__ = ["Columns", "Training", "TrainingRun", "Rank", "row_shape", "train_on_rank"]
+__all__ = ["Columns", "Rank", "Training", "TrainingRun", "row_shape", "train_on_rank"]
 
 _USE_LOCAL_RANK = "HOROVOD_SPARK_USE_LOCAL_RANK_GPU_INDEX"
 
