@@ -265,27 +265,10 @@ def assign_ranks(
             "slots."
         )
     to_place = available if max_processes is None else min(available, max_processes)
-    local_sizes: list[int] = []
+    names: list[str] = []
     for host in hosts:
-        local_sizes.append(min(host.slots, to_place - sum(local_sizes)))
-    hosts_with = Counter(local_rank for local_size in local_sizes for local_rank in range(local_size))
-    hosts_before: Counter[int] = Counter()
-    slots: list[Slot] = []
-    for host, local_size in zip(hosts, local_sizes, strict=True):
-        for local_rank in range(local_size):
-            slots.append(
-                Slot(
-                    hostname=host.name,
-                    rank=len(slots),
-                    size=to_place,
-                    local_rank=local_rank,
-                    local_size=local_size,
-                    cross_rank=hosts_before[local_rank],
-                    cross_size=hosts_with[local_rank],
-                )
-            )
-            hosts_before[local_rank] += 1
-    return tuple(slots)
+        names += [host.name] * min(host.slots, to_place - len(names))
+    return place_ranks(names)
 
 
 def too_few_slots(processes: int, slots: int) -> str:
@@ -297,19 +280,19 @@ def too_few_slots(processes: int, slots: int) -> str:
 def place_ranks(hosts: Sequence[str]) -> tuple[Slot, ...]:
     """The six numbers of every rank, from the hosts they are on. `hosts` is by rank."""
     sizes = Counter(hosts)
+    with_local_rank: Counter[int] = Counter()
+    cross_ranks: dict[tuple[str, int], int] = {}
+    for host, size in sizes.items():
+        for local_rank in range(size):
+            cross_ranks[host, local_rank] = with_local_rank[local_rank]
+            with_local_rank[local_rank] += 1
     seen: Counter[str] = Counter()
-    local_ranks = []
-    for host in hosts:
-        local_ranks.append(seen[host])
-        seen[host] += 1
-    with_local_rank = Counter(local_ranks)
-    order = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     slots = []
-    for rank, (host, local_rank) in enumerate(zip(hosts, local_ranks, strict=True)):
-        before = sum(sizes[other] > local_rank for other in order if order[other] < order[host])
-        slots.append(
-            Slot(host, rank, len(hosts), local_rank, sizes[host], before, with_local_rank[local_rank])
-        )
+    for rank, host in enumerate(hosts):
+        local_rank = seen[host]
+        seen[host] += 1
+        cross = cross_ranks[host, local_rank], with_local_rank[local_rank]
+        slots.append(Slot(host, rank, len(hosts), local_rank, sizes[host], *cross))
     return tuple(slots)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from horovod.launch.placement import hosts as placement
@@ -111,15 +111,4 @@ def get_host_assignments(
             f"{placement.named(given)}."
         )
     slots = placement.assign_ranks(given, min_num_proc, max_num_proc)
-    return [
-        SlotInfo(
-            slot.hostname,
-            slot.rank,
-            slot.local_rank,
-            slot.cross_rank,
-            slot.size,
-            slot.local_size,
-            slot.cross_size,
-        )
-        for slot in slots
-    ]
+    return [SlotInfo(**asdict(slot)) for slot in slots]
