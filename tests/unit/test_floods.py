@@ -20,10 +20,9 @@ from horovod.bootstrap.network.routes import Race, Route
 from horovod.bootstrap.store.client import StoreClient
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.trust import unix
-from horovod.bootstrap.trust.admission import Admission
+from horovod.bootstrap.trust.admission import Admission, Refusals
 from horovod.bootstrap.trust.conversation import Conversation, Conversations, dial
 from horovod.bootstrap.trust.handshake import Purpose, Role
-from horovod.bootstrap.trust.refusals import Refusals
 from horovod.bootstrap.trust.session import Session
 
 pytestmark = pytest.mark.timeout(120)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from horovod.bootstrap.mesh import local
-from horovod.bootstrap.place import memory
+from horovod.bootstrap.place import control_groups
 from horovod.bootstrap.place.descriptors import Descriptors
 from horovod.errors import BackendError
 
@@ -28,15 +28,15 @@ def limit(folder: Path, most: str, used: int, cache: int = 0) -> None:
 
 
 def test_this_machine_has_memory() -> None:
-    assert (memory.available_bytes() or 0) > 1 << 20
+    assert (control_groups.available_bytes() or 0) > 1 << 20
 
 
 def test_machine_without_limits(tmp_path: Path) -> None:
-    assert memory.available_bytes(*machine(tmp_path, 1000)) == 1000 * 1024
+    assert control_groups.available_bytes(*machine(tmp_path, 1000)) == 1000 * 1024
 
 
 def test_unknown_system(tmp_path: Path) -> None:
-    assert memory.available_bytes(tmp_path / "proc", tmp_path / "groups") is None
+    assert control_groups.available_bytes(tmp_path / "proc", tmp_path / "groups") is None
 
 
 def test_tightest_control_group_counts(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_tightest_control_group_counts(tmp_path: Path) -> None:
     limit(groups, "max", 7)
     limit(groups / "pod", "9000", 5000, cache=1000)
     limit(groups / "pod" / "container", "8000", 1000)
-    assert memory.available_bytes(proc, groups) == 5000
+    assert control_groups.available_bytes(proc, groups) == 5000
 
 
 def test_segment_larger_than_what_is_left_is_refused_before_it_is_reserved(

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from horovod._keras.faces import face
+from horovod._keras.classes import callback_class
 from horovod._keras.frameworks import framework
 from horovod._keras.learning_rate import get_learning_rate, scale_momentum, set_learning_rate
 from horovod._keras.variables import agree, all_variables, averages, broadcast_variables
@@ -301,9 +301,9 @@ def callback_classes(keras: Any, module: str) -> tuple[Any, Any, Any, Any]:
     BroadcastGlobalVariablesCallback.__qualname__ = BroadcastGlobalVariablesCallback.__name__
     return (
         BroadcastGlobalVariablesCallback,
-        face(MetricAverageCallbackImpl, keras, module),
-        face(LearningRateScheduleCallbackImpl, keras, module),
-        face(LearningRateWarmupCallbackImpl, keras, module),
+        callback_class(MetricAverageCallbackImpl, keras, module),
+        callback_class(LearningRateScheduleCallbackImpl, keras, module),
+        callback_class(LearningRateWarmupCallbackImpl, keras, module),
     )
 
 

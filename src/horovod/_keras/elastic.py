@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from horovod._keras.classes import callback_class
 from horovod._keras.copies import VariableCopies
-from horovod._keras.faces import face
 from horovod._keras.frameworks import Framework
 from horovod._keras.iterators import Positions, is_iterator
 from horovod._keras.variables import all_variables, broadcast_arrays, broadcast_object
@@ -312,6 +312,6 @@ def elastic_classes(keras: Any, module: str) -> tuple[Any, Any, Any, Any]:
     return (
         KerasState,
         CommitStateCallback,
-        face(UpdateBatchStateCallbackImpl, keras, module),
-        face(UpdateEpochStateCallbackImpl, keras, module),
+        callback_class(UpdateBatchStateCallbackImpl, keras, module),
+        callback_class(UpdateEpochStateCallbackImpl, keras, module),
     )

@@ -9,9 +9,8 @@ from typing import Any
 
 import keras
 
-from horovod._keras.faces import shown_as_distributed
+from horovod._keras.classes import has_lost, shown_as_distributed
 from horovod._keras.frameworks import Framework
-from horovod._keras.remade import has_lost
 from horovod.collectives.ops import Sum
 from horovod.errors import InvalidArgumentError
 from horovod.gradients.accumulation import Accumulator

@@ -10,7 +10,7 @@ from horovod.bench import plot
 from horovod.bench.mpi_job import find_mpirun
 from horovod.bench.operations import unserved
 from horovod.bench.options import Options, size_name
-from horovod.bootstrap.place.memory import available_bytes
+from horovod.bootstrap.place.control_groups import available_bytes
 
 __all__ = ["unmet"]
 

@@ -24,6 +24,14 @@ __all__ = ["Watch", "drained_by_signal", "noticed"]
 _log = logging.getLogger("horovod")
 
 POLL_S = 1.0
+_ANSWER_S = 2.0
+_MOST_BYTES = 1 << 12
+_NOTHING = ("", "false", "none", "null")
+"""Answers of clouds, with status 200, where there is no notice."""
+
+# Each is demanded by one cloud's metadata service, and ignored by the others.
+_HEADERS = {"Metadata-Flavor": "Google", "Metadata": "true"}
+_TOKEN_PATH = "/latest/api/token"
 
 _told: Callable[[int, FrameType | None], None] | None = None  # the handler, while it is there
 _mask: set[int] | None = None  # of the thread that forks, while it does
@@ -132,9 +140,46 @@ class Watch:
 
 
 def noticed(where: str) -> str:
-    """The notice that a file, by being there, or a URL (see ``metadata``) gives now; empty: none."""
+    """The notice that a file, by being there, or a URL gives now; empty: none."""
     if where.startswith(("http://", "https://")):
-        from horovod.elastic.metadata import answered
-
-        return answered(where)
+        return _answered(where)
     return f"the file {where} is there" if os.path.exists(where) else ""
+
+
+def _answered(url: str) -> str:
+    """The notice that `url` gives now; empty: none, or it cannot be asked.
+
+    It gives one by an answer with status 200 that says more than "false", "none" or "null": so do the
+    metadata services of Amazon (also with a token), Google and Azure.
+    """
+    import http.client  # few jobs need these
+    import urllib.error
+
+    try:
+        try:
+            text = _get(url, _HEADERS)
+        except urllib.error.HTTPError as error:
+            if error.code != 401:
+                return ""
+            text = _get(url, {"X-aws-ec2-metadata-token": _token(url)})
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        _log.debug("no notice from %s: %s", url, error)
+        return ""
+    return "" if text.strip().lower() in _NOTHING else f"{url} says {text.strip()[:200]!r}"
+
+
+def _get(url: str, headers: dict[str, str], method: str = "GET") -> str:
+    import urllib.request
+
+    request = urllib.request.Request(url, headers=headers, method=method)
+    # No proxy: the services are of this machine.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=_ANSWER_S) as answer:
+        text: bytes = answer.read(_MOST_BYTES)
+    return text.decode(errors="replace")
+
+
+def _token(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    host = rest.partition("/")[0]
+    return _get(f"{scheme}://{host}{_TOKEN_PATH}", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, "PUT")

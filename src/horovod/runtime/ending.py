@@ -1,5 +1,5 @@
-"""Ending of this interpreter, as far as it can know: by an uncaught exception, by ``sys.exit``, or at the end
-of its script.
+"""The end of this interpreter's script, as far as it can be known (an uncaught exception, ``sys.exit``, or
+the last line), and the rank that an error blames for it.
 
 The ranks that still need this one, and the launcher, report it as the cause. Something that the script
 survives is no cause: an exception that is only printed, or a ``sys.exit`` that is caught. What cannot be seen
@@ -9,6 +9,7 @@ here, such as ``raise SystemExit(3)``, is no cause either; the launcher has the 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import traceback
@@ -16,7 +17,9 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Ending", "chain", "describe", "harmless", "note_endings", "noted", "text_of"]
+from horovod.errors import HorovodError, HorovodInternalError, RendezvousError, ShutdownError
+
+__all__ = ["Ending", "chain", "describe", "first_failed", "harmless", "note_endings", "noted", "text_of"]
 
 _MOST_CHARACTERS = 400
 """Of a text about an exception: it travels in records of 1024 bytes, with what others add to it."""
@@ -183,3 +186,39 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+_BY_RANK = re.compile(
+    r"shut down by rank (\d+) on host"
+    r"|\b[Rr]ank (\d+) on host \S+ (?:is gone|is lost|has ended)"
+    r"|connection between rank \d+ on host \S+ and rank (\d+) on host"
+)
+"""Frameworks report our errors as errors of their own, which have the text only."""
+
+
+def first_failed(own: int, error: BaseException | None, failure: BaseException | None) -> int | None:
+    """The rank whose earlier failure made the script of rank ``own`` end; None: there is none.
+
+    Args:
+        error: what ended the script, if that was an exception.
+        failure: why the world has failed, if it has. If the world has ended without a failure, a later
+            exception is the script's own.
+    """
+    over = error is not None and isinstance(failure, ShutdownError)
+    for each in chain(error) if over else [*chain(error), failure]:
+        if each is None:
+            continue
+        named = _named(each)
+        if named is not None and named != own:
+            return named
+    return None
+
+
+def _named(error: BaseException) -> int | None:
+    if isinstance(error, HorovodInternalError):
+        if error.rank is None and isinstance(error, RendezvousError) and error.missing:
+            return error.missing[0]
+        return error.rank
+    if isinstance(error, HorovodError):
+        return None
+    found = _BY_RANK.search(text_of(error))
+    return int(found[found.lastindex or 0]) if found else None

@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from horovod import backends
+from horovod.bootstrap.mesh.agreement import Sets, agree_on_sets
 from horovod.bootstrap.mesh.connecting import connect
 from horovod.bootstrap.mesh.connections import Mesh
-from horovod.bootstrap.mesh.static_sets import Sets, agree_on_sets
 from horovod.bootstrap.place.topology import Place, Topology, alone
 from horovod.bootstrap.store.meeting import Meeting
 from horovod.bootstrap.trust.signing import ObjectSigner

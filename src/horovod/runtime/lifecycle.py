@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from horovod.bootstrap.mesh.static_sets import Sets
+from horovod.bootstrap.mesh.agreement import Sets
 from horovod.bootstrap.place.starter import Word, ends_rank, tell
 from horovod.bootstrap.place.topology import Topology, read_place
 from horovod.bootstrap.store.meeting import Meeting, meet
@@ -28,7 +28,7 @@ from horovod.errors import (
     NotInitializedError,
     RendezvousError,
 )
-from horovod.runtime import blame, ending
+from horovod.runtime import ending
 from horovod.runtime.forming import form, native
 from horovod.runtime.part import Part, part_of
 from horovod.runtime.stacks import show_on_quit
@@ -303,7 +303,7 @@ def stop() -> None:
         word = _last_word(_current)
         if _part is not None:
             failure = _current.engine.failure()
-            _part.left(failure, blame.first_failed(_current.topology.rank, None, failure))
+            _part.left(failure, ending.first_failed(_current.topology.rank, None, failure))
         try:
             _end(_current)
         finally:
@@ -365,21 +365,21 @@ def _script_failed(end: ending.Ending) -> None:
         _tell_end(world, end)
     elif isinstance(world, _Stopped):
         rank = world.meeting.place.rank if world.meeting is not None else -1
-        tell(Word(False, end.what, blame.first_failed(rank, end.error, None), ends_rank()))
+        tell(Word(False, end.what, ending.first_failed(rank, end.error, None), ends_rank()))
 
 
 def _thread_failed(end: ending.Ending) -> None:
     """A thread has failed. A hook of the script may end the process next, so tell the launcher now."""
     world = _current
     if isinstance(world, Runtime):
-        cause = blame.first_failed(world.topology.rank, end.error, world.engine.failure())
+        cause = ending.first_failed(world.topology.rank, end.error, world.engine.failure())
         tell(Word(True, end.what, cause))
 
 
 def _tell_end(runtime: Runtime, end: ending.Ending | None) -> None:
     """Tell the launcher why the script ends, and the other ranks too if the failure is this rank's own."""
     failure = runtime.engine.failure()
-    cause = blame.first_failed(runtime.topology.rank, end.error if end is not None else None, failure)
+    cause = ending.first_failed(runtime.topology.rank, end.error if end is not None else None, failure)
     if end is not None:
         tell(Word(True, end.what, cause, ends_rank()))
         runtime.engine.shutdown(failure=end.what)
@@ -393,7 +393,7 @@ def _last_word(runtime: Runtime) -> Word:
     if end is None:
         return Word(in_world=False)
     return Word(
-        False, end.what, blame.first_failed(runtime.topology.rank, end.error, runtime.engine.failure())
+        False, end.what, ending.first_failed(runtime.topology.rank, end.error, runtime.engine.failure())
     )
 
 
@@ -447,7 +447,7 @@ def _attempt(config: Config, process_sets: Sets, core: Core, meeting: Meeting, c
         _current = _Stopped(meeting, str(error))
         raise
     except HorovodInternalError as error:
-        _current = _Stopped(meeting, because=blame.first_failed(meeting.place.rank, error, None))
+        _current = _Stopped(meeting, because=ending.first_failed(meeting.place.rank, error, None))
         raise
     finally:
         if formed is None:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from horovod.bootstrap.mesh.agreement import wrong_ranks
 from horovod.bootstrap.mesh.late_connections import LateConnections
-from horovod.bootstrap.mesh.static_sets import wrong_ranks
-from horovod.bootstrap.place.memory import available_bytes
+from horovod.bootstrap.place.control_groups import available_bytes
 from horovod.bootstrap.place.topology import Topology
 from horovod.bootstrap.store.meeting import Meeting
 from horovod.bootstrap.trust.signing import ObjectSigner

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from horovod._keras.faces import shown_as_distributed
-from horovod._keras.remade import has_lost
+from horovod._keras.classes import has_lost, shown_as_distributed
 from horovod.errors import InvalidArgumentError
 from horovod.gradients.reduction import PartialReduction
 from horovod.gradients.settings import GradientSettings

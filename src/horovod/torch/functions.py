@@ -13,9 +13,8 @@ from horovod.errors import InvalidArgumentError
 from horovod.gradients.replicas import broadcasts
 from horovod.runtime.process_set import ProcessSet, global_process_set
 from horovod.torch.autograd import collectives
-from horovod.torch.gradients import sparse_zero, zero_gradient
+from horovod.torch.gradients import is_sparse_table, sparse_zero, zero_gradient
 from horovod.torch.replicas import reference
-from horovod.torch.sparse_tables import is_sparse_table
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 

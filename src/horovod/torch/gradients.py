@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeGuard
 
 import torch
 
@@ -11,9 +12,8 @@ from horovod.gradients.exchange import GradientStore
 from horovod.runtime.process_set import ProcessSet
 from horovod.torch.mpi_ops import sparse_allreduce_async
 from horovod.torch.shared_gradients import SharedGradients
-from horovod.torch.sparse_tables import sparse_tables
 
-__all__ = ["Gradients", "sparse_zero", "zero_gradient"]
+__all__ = ["Gradients", "is_sparse_table", "sparse_tables", "sparse_zero", "zero_gradient"]
 
 
 def zero_gradient(parameter: torch.Tensor) -> torch.Tensor:
@@ -174,3 +174,31 @@ class Gradients(GradientStore[torch.Tensor]):
 
     def sparse_allreduce(self, gradient: torch.Tensor, name: str, op: int) -> Callable[[], torch.Tensor]:
         return sparse_allreduce_async(gradient, name, op, self._process_set)
+
+
+def is_sparse_table(module: torch.nn.Module) -> TypeGuard[torch.nn.Embedding | torch.nn.EmbeddingBag]:
+    """Return whether the gradient of the module's weight holds only the rows that were used."""
+    return isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse
+
+
+def sparse_tables(parameters: Sequence[torch.Tensor]) -> set[int]:
+    """The numbers of those ``parameters`` that belong to embeddings with ``sparse=True`` and to nothing else.
+    A table that a layer shares has a dense gradient where that layer was used.
+
+    An optimizer knows tensors, not modules, so this looks through all objects of the process, once for its
+    parameters.
+    """
+    numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
+    tables, others = set[int](), set[int]()
+    for module in _modules():
+        for held in list(vars(module).get("_parameters", {}).values()):  # another thread may add some
+            if (number := numbers.get(id(held))) is not None:
+                (tables if is_sparse_table(module) else others).add(number)
+    return tables - others
+
+
+def _modules() -> Iterator[torch.nn.Module]:
+    for each in gc.get_objects():
+        # The type: an object may claim another class, and compute the claim.
+        if issubclass(type(each), torch.nn.Module):
+            yield each

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from horovod.backends import Backend, load
-from horovod.bootstrap.mesh.operations import agree_on_operations
+from horovod.bootstrap.mesh.agreement import agree_on_operations
 from horovod.bootstrap.place import mpi_library
 from horovod.config import Config
 from horovod.errors import ConfigError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from horovod.torch.sparse_tables import sparse_tables
+from horovod.torch.gradients import sparse_tables
 
 
 class Liar:

@@ -27,13 +27,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from horovod.bootstrap.mesh import local
+from horovod.bootstrap.mesh.agreement import Sets, agree_on_operations, agree_on_sets
 from horovod.bootstrap.mesh.connections import Mesh, NetworkPeer
 from horovod.bootstrap.mesh.identity import cores_of, own_identity, place_in, segment_limit
 from horovod.bootstrap.mesh.late_connections import LateConnections
 from horovod.bootstrap.mesh.local import LocalPeer, Own
-from horovod.bootstrap.mesh.operations import agree_on_operations
 from horovod.bootstrap.mesh.others import Others
-from horovod.bootstrap.mesh.static_sets import Sets, agree_on_sets
 from horovod.bootstrap.network import listening as network
 from horovod.bootstrap.network.groups import Machine, candidate_groups, split
 from horovod.bootstrap.network.routes import Race, Route

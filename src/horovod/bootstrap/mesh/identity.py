@@ -8,7 +8,7 @@ import resource
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.bootstrap.mesh.static_sets import Sets
+from horovod.bootstrap.mesh.agreement import Sets
 from horovod.bootstrap.network import listening as network
 from horovod.bootstrap.network.groups import Machine
 from horovod.bootstrap.place.cores import Share, cores_per_rank, fewest_cores_per_rank, own_share

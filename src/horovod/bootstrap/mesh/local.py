@@ -18,8 +18,8 @@ import stat
 import struct
 from dataclasses import dataclass
 
+from horovod.bootstrap.place.control_groups import available_bytes
 from horovod.bootstrap.place.descriptors import Descriptors
-from horovod.bootstrap.place.memory import available_bytes
 from horovod.bootstrap.trust import unix
 from horovod.bootstrap.trust.conversation import Conversation
 from horovod.bootstrap.trust.session import TAG_BYTES, Session

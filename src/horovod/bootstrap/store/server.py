@@ -29,10 +29,9 @@ from horovod.bootstrap.store.connection import RECEIVE_BYTES, StoreConnection
 from horovod.bootstrap.store.messages import ALTERED, MAX_FRAME_BYTES, AlteredError, FrameError
 from horovod.bootstrap.store.table import Cause, Table
 from horovod.bootstrap.trust import unix
-from horovod.bootstrap.trust.admission import MOST_AT_ONCE
+from horovod.bootstrap.trust.admission import MOST_AT_ONCE, Refusals
 from horovod.bootstrap.trust.conversation import keep_alive, tune
 from horovod.bootstrap.trust.handshake import store_purpose
-from horovod.bootstrap.trust.refusals import Refusals
 from horovod.bootstrap.trust.unix import other_user, whence
 from horovod.errors import AuthenticationError
 

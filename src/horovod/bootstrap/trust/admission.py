@@ -2,7 +2,8 @@
 
 Strangers cannot keep a rank busy: after ``MOST_AT_ONCE`` connections everything else has its turn, deadlines
 included. On a Unix socket, a connection of another user is dropped before a byte is read. The first message
-proves the key, so a stranger costs one read of a fixed size.
+proves the key, so a stranger costs one read of a fixed size. Those that are turned away are counted, and
+logged in a line now and then: never one for each of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import itertools
 import logging
 import selectors
 import socket
+import time
 from collections.abc import Callable, Iterable
 
 from horovod.bootstrap.trust.conversation import (
@@ -25,14 +27,57 @@ from horovod.bootstrap.trust.conversation import (
     tune,
 )
 from horovod.bootstrap.trust.handshake import HELLO_BYTES, PROOF_BYTES, Acceptor, Purpose
-from horovod.bootstrap.trust.refusals import Refusals
 from horovod.bootstrap.trust.session import Session
 from horovod.bootstrap.trust.unix import other_user, whence
 from horovod.errors import AuthenticationError
 
-__all__ = ["HANDSHAKE_LIMIT_S", "MORE_STRANGERS", "MOST_AT_ONCE", "Admission"]
+__all__ = ["Admission", "HANDSHAKE_LIMIT_S", "MORE_STRANGERS", "MOST_AT_ONCE", "Refusals"]
 
 _log = logging.getLogger("horovod.bootstrap")
+
+_QUIET_S = 30.0
+"""Between two lines."""
+
+
+class Refusals:
+    """Counts those that were turned away by ``who``, and says so at the first one, then every 30 s at most.
+
+    Args:
+        who: for the message, with a capital: ``Rank 3 on host b``.
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, who: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.count = 0
+        self._who = who
+        self._clock = clock
+        self._told = 0
+        self._last = ""
+        self._quiet_until = 0.0
+
+    def add(self, where: str, reason: str) -> None:
+        """One more, from ``where``."""
+        self.count += 1
+        self._last = f"{where}: {reason}"
+        if self._clock() >= self._quiet_until:
+            self.tell()
+
+    def tell(self) -> None:
+        """Say how many came since the last line, if any did."""
+        new = self.count - self._told
+        if new == 0:
+            return
+        self._told = self.count
+        self._quiet_until = self._clock() + _QUIET_S
+        strangers = "a stranger" if new == 1 else f"{new} strangers"
+        last = self._last if new == 1 else f"the last from {self._last}"
+        _log.warning(
+            "%s turned %s away (%s). Somebody tries its ports, or a rank has another key.",
+            self._who,
+            strangers,
+            last,
+        )
+
 
 MOST_AT_ONCE = 64
 """Connections that are accepted in one turn."""

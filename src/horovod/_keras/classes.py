@@ -1,5 +1,5 @@
-"""Faces that users see: callbacks, made from those of ``callbacks.py`` and ``elastic.py`` for one Keras, and
-the text of an optimizer.
+"""Classes that are made at run time for a user's Keras: callbacks, and distributed optimizers, with their
+text and the check that one made again is like the original.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-__all__ = ["face", "shown_as_distributed"]
+__all__ = ["callback_class", "has_lost", "shown_as_distributed"]
 
 
 def shown_as_distributed(own: str) -> str:
@@ -19,7 +19,7 @@ def shown_as_distributed(own: str) -> str:
     return f"<horovod._keras.DistributedOptimizer of {own}>"
 
 
-def face(implementation: type[Any], keras: Any, module: str) -> Any:
+def callback_class(implementation: type[Any], keras: Any, module: str) -> Any:
     """A class for users, made from ``implementation`` and the callback class of ``keras``.
 
     Its name is that of ``implementation`` without ``Impl``, its arguments are those after ``backend``.
@@ -38,3 +38,16 @@ def face(implementation: type[Any], keras: Any, module: str) -> Any:
     name = implementation.__name__.removesuffix("Impl")
     contents = {"__init__": __init__, "__doc__": implementation.__doc__, "__module__": module}
     return type(name, (implementation, keras.callbacks.Callback), contents)
+
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def has_lost(optimizer: Any, made: Any) -> bool:
+    """Return whether ``made`` lacks a plain attribute of ``optimizer`` or has another value: a class
+    of the user may keep what its ``get_config()`` leaves out."""
+    there = vars(made)
+    return any(
+        isinstance(value, _PLAIN) and value == value and (name not in there or there[name] != value)
+        for name, value in vars(optimizer).items()
+    )

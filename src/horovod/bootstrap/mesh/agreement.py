@@ -1,13 +1,15 @@
-"""The process sets that exist from the start: every rank names all of them, and all must say the same."""
+"""Agreement of all ranks, before they connect, on the process sets that exist from the start and on what
+moves their bytes.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 
-from horovod.errors import InvalidArgumentError
+from horovod.errors import ConfigError, InvalidArgumentError
 
-__all__ = ["Sets", "agree_on_sets", "wrong_ranks"]
+__all__ = ["Sets", "agree_on_operations", "agree_on_sets", "wrong_ranks"]
 
 Sets = Sequence[Sequence[int]]
 """Members of process sets, each in ascending order."""
@@ -70,3 +72,18 @@ def _difference(first: Sets, other: Sets, rank: int) -> str:
 
 def _shown(ranks: Sequence[int]) -> str:
     return f"[{', '.join(map(str, ranks[:_SHOWN]))}{', ...' if len(ranks) > _SHOWN else ''}]"
+
+
+def agree_on_operations(said: Sequence[str]) -> None:
+    """Compare ``HOROVOD_CPU_OPERATIONS`` of all ranks (``said`` by rank).
+
+    Raises:
+        ConfigError: two ranks differ; every rank gets the same text.
+    """
+    for rank, operations in enumerate(said):
+        if operations != said[0]:
+            raise ConfigError(
+                f"The ranks disagree on what moves their bytes: HOROVOD_CPU_OPERATIONS is {said[0]} on rank "
+                f"0 and {operations} on rank {rank}. Set it to the same on every rank.",
+                variable="HOROVOD_CPU_OPERATIONS",
+            )

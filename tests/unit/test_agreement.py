@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from horovod.bootstrap.mesh.static_sets import agree_on_sets, wrong_ranks
+from horovod.bootstrap.mesh.agreement import agree_on_sets, wrong_ranks
 from horovod.errors import InvalidArgumentError
 
 
