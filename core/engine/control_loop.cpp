@@ -52,7 +52,7 @@ ControlLoop::ControlLoop(const Parts& parts, const FailureDetector::Options& opt
       detector_(options, parts.peers, parts.phase, parts.log, parts.dispatcher, *this) {}
 
 bool ControlLoop::busy() const {
-  return parts_.submissions.unfinished() != 0 || !parts_.dispatcher.idle() ||
+  return parts_.handles.unfinished() != 0 || !parts_.dispatcher.idle() ||
          parts_.negotiation.pending() || detector_.open() ||
          (fast_path_ != nullptr && fast_path_->busy()) ||
          (parts_.phase.has_ended() && !parts_.phase.has_closed());
@@ -107,7 +107,7 @@ bool ControlLoop::advance() {
 }
 
 void ControlLoop::tell_whether_still(TimePoint now) {
-  const bool still = parts_.submissions.stands_still() && at_rest();
+  const bool still = parts_.handles.stands_still() && at_rest();
   if (still == still_) return;
   still_ = still;
   const EngineLock::Guard lock(parts_.negotiation.mutex());
@@ -241,11 +241,25 @@ void ControlLoop::send(TimePoint now) {
 void ControlLoop::fail_submissions() {
   for (Failure& failure : applying_.failures) {
     std::vector<std::unique_ptr<Entry>> entries;
-    entries.push_back(parts_.submissions.take_entry(failure.ticket));
+    {
+      const EngineLock::Guard lock(parts_.negotiation.mutex());
+      entries.push_back(parts_.submissions.extract(failure.ticket));
+    }
     if (!entries.front()) continue;
     if (failure.error.tensor.empty()) failure.error.tensor = entries.front()->name;
-    parts_.submissions.finish(std::move(entries), failure.error);
+    finish(std::move(entries), failure.error);
   }
+}
+
+/// They have come to their end, all in the same way.
+void ControlLoop::finish(std::vector<std::unique_ptr<Entry>> entries,
+                         const std::optional<Error>& error) {
+  for (auto& entry : entries) {
+    const auto work = std::move(entry->work);
+    if (error && !work->error) work->error = error;
+    if (--work->remaining == 0) parts_.handles.complete(work);
+  }
+  progress_.completed();
 }
 
 /// Carries out effects about the end of the world.
@@ -295,7 +309,7 @@ bool ControlLoop::step_batch(TimePoint now) {
     if (change && fast_path_ != nullptr) fast_path_->changed(*change);
     std::optional<Error> refusal = dispatcher.take_refusal();
     if (refusal) tell_whose(*refusal, refusal->peer, parts_.peers);
-    parts_.submissions.finish(dispatcher.take_completed(), refusal);
+    finish(dispatcher.take_completed(), refusal);
     if (parts_.phase.has_ended()) parts_.negotiation.alert();  // maybe time to acknowledge
   }
   return *step != Step::Blocked;
@@ -378,7 +392,7 @@ void ControlLoop::abort(const Error& cause, std::optional<Rank> from) {
   std::move(running.begin(), running.end(), std::back_inserter(entries));
   if (parts_.timeline.recording()) parts_.timeline.aborted(Clock::now());
   parts_.phase.failed.store(true, std::memory_order_seq_cst);
-  parts_.submissions.finish(std::move(entries), error);
+  finish(std::move(entries), error);
 }
 
 void ControlLoop::leave(wire::Departure why, Duration operation_timeout) {

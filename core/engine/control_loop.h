@@ -35,6 +35,7 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
     Phase& phase;
     Negotiation& negotiation;
     Submissions& submissions;
+    Handles& handles;
     Dispatcher& dispatcher;
     ForeignBackends* foreign;  ///< null: no backend in Python
   };
@@ -92,6 +93,8 @@ class ControlLoop final : private Driver, private FailureDetector::Owner {
   bool apply_effects(TimePoint now) FARANDOLE_REQUIRES(progress_lock);
   void send(TimePoint now) FARANDOLE_REQUIRES(progress_lock);
   void fail_submissions() FARANDOLE_REQUIRES(progress_lock);
+  void finish(std::vector<std::unique_ptr<Entry>> entries, const std::optional<Error>& error)
+      FARANDOLE_REQUIRES(progress_lock);
   void change_phase(TimePoint now) FARANDOLE_REQUIRES(progress_lock);
   void schedule(TimePoint now) FARANDOLE_REQUIRES(progress_lock);
   bool step_batch(TimePoint now) FARANDOLE_REQUIRES(progress_lock);

@@ -22,7 +22,9 @@ Engine::Engine(EngineOptions options)
       peers_(options_.rank, options_.size, options_.groups, options_.hosts),
       pool_(std::make_shared<HostPool>(kKeptOutputBytes)),
       devices_(options_.device_driver, [this] { loop_->progress().alert(); }),
-      submissions_(options_.first_handle, negotiation_, peers_, pool_, notifier_) {
+      handles_(options_.first_handle, notifier_),
+      submissions_(negotiation_, handles_, peers_, pool_),
+      calls_(negotiation_, submissions_, handles_, peers_) {
   peers_.set_direct_copies(options_.direct_copies);
   if (options_.segment_limit_bytes) peers_.set_segment_limit(*options_.segment_limit_bytes);
 }
@@ -106,17 +108,17 @@ Result<void> Engine::open_parts() {
 /// Who works with whom.
 void Engine::wire() {
   loop_.emplace(ControlLoop::Parts{log_, timeline_, peers_, phase_, negotiation_, submissions_,
-                                   *dispatcher_, foreign_.get()},
+                                   handles_, *dispatcher_, foreign_.get()},
                 FailureDetector::Options{.heartbeat = options_.heartbeat,
                                          .operation_timeout = options_.operation_timeout});
-  submissions_.use(loop_->progress());
   if (peers_.may_propose()) {
     fast_path_.emplace(FastPath::Parts{peers_, phase_, timeline_, negotiation_, submissions_,
-                                       *dispatcher_, loop_->detector(), loop_->progress()});
+                                       handles_, *dispatcher_, loop_->detector(),
+                                       loop_->progress()});
     loop_->use(&*fast_path_);
     negotiation_.use(&*fast_path_);
   }
-  calls_.emplace(loop_->progress(), submissions_, fast_path_ ? &*fast_path_ : nullptr);
+  calls_.use(loop_->progress(), fast_path_ ? &*fast_path_ : nullptr);
 }
 
 Result<void> Engine::start() {
@@ -150,18 +152,9 @@ void Engine::bring(LateConnections::Arrival arrival) {
 
 Result<Handle> Engine::submit(Submission&& submission) {
   if (in_child()) return ForkGuard::refusal();
-  if (auto fine = Submissions::prepare(submission, devices_); !fine) return std::move(fine).error();
-  switch (submission.mode) {
-    case Mode::Blocking:
-      return calls_->blocking(submission);
-    case Mode::Callback:
-      graphs_.store(true, std::memory_order_relaxed);
-      return calls_->with_callback(submission);
-    case Mode::Asynchronous:
-    case Mode::Awaited:
-      break;
-  }
-  return submissions_.submit(submission);
+  if (auto fine = prepare(submission, devices_); !fine) return std::move(fine).error();
+  if (submission.mode == Mode::Callback) graphs_.store(true, std::memory_order_relaxed);
+  return calls_.submit(submission);
 }
 
 void Engine::shutdown(wire::Departure why) {

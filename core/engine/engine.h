@@ -14,6 +14,7 @@
 #include "engine/base/log.h"
 #include "engine/base/notifier.h"
 #include "engine/base/phase.h"
+#include "engine/calls.h"
 #include "engine/control/negotiation.h"
 #include "engine/control/peers.h"
 #include "engine/control_loop.h"
@@ -23,7 +24,6 @@
 #include "engine/execution/host_copy.h"
 #include "engine/execution/submission.h"
 #include "engine/execution/submissions.h"
-#include "engine/fast_path/driving_calls.h"
 #include "engine/fast_path/fast_path.h"
 #include "engine/options.h"
 #include "engine/timeline/timeline.h"
@@ -74,39 +74,37 @@ class Engine final {
   /// Whether it is done, without waiting. No value: unknown handle.
   std::optional<bool> poll(Handle handle) {
     if (in_child()) return false;  // a thread of the parent may have held the lock
-    return submissions_.poll(handle);
+    return calls_.poll(handle);
   }
   /// Waits until the deadline at most. True: done, take() it. No value: unknown handle.
   std::optional<bool> wait(Handle handle, TimePoint deadline) {
     if (in_child()) return false;  // the same
-    return submissions_.wait(handle, deadline);
+    return calls_.wait(handle, deadline);
   }
   /// The same for a caller that gives up: nobody counts it as blocked, so no deadlock is claimed.
   std::optional<bool> watch(Handle handle, TimePoint deadline) {
     if (in_child()) return false;
-    return submissions_.watch(handle, deadline);
+    return calls_.watch(handle, deadline);
   }
   /// The caller of wait() does not come back to it. Any thread.
   void leave(Handle handle) {
-    if (!in_child()) submissions_.leave(handle);
+    if (!in_child()) calls_.leave(handle);
   }
-  /// See Submissions. Graphs submit from threads that nobody knows.
-  [[nodiscard]] std::uint64_t completions() const noexcept { return submissions_.completions(); }
+  /// See Handles. Graphs submit from threads that nobody knows.
+  [[nodiscard]] std::uint64_t completions() const noexcept { return handles_.completions(); }
   void stand_still(std::optional<std::uint64_t> since) noexcept {
-    submissions_.stand_still(graphs_.load() ? std::nullopt : since);
+    handles_.stand_still(graphs_.load() ? std::nullopt : since);
   }
   /// Everything submitted so far is wanted now: one demand in place of many. Goes with a wait().
   void mark_all_waited() {
-    if (!in_child()) submissions_.mark_all_waited();
+    if (!in_child()) calls_.mark_all_waited();
   }
   /// What a handle stands for; null if unknown. Any thread.
-  [[nodiscard]] std::shared_ptr<Work> find(Handle handle) const {
-    return submissions_.find(handle);
-  }
+  [[nodiscard]] std::shared_ptr<Work> find(Handle handle) const { return calls_.find(handle); }
   /// Forgets a handle and returns what it stands for; null if unknown.
-  std::shared_ptr<Work> take(Handle handle) { return submissions_.take(handle); }
+  std::shared_ptr<Work> take(Handle handle) { return calls_.take(handle); }
   /// Forgets all handles and returns what they stand for.
-  std::vector<std::shared_ptr<Work>> abandon_all() { return submissions_.abandon_all(); }
+  std::vector<std::shared_ptr<Work>> abandon_all() { return calls_.abandon_all(); }
 
   /// Cooperative: ends the world for all ranks, waits until everybody has finished what was decided
   /// (1 s at most after this rank has). Idempotent. Not from a callback. `why`: what others are
@@ -171,14 +169,15 @@ class Engine final {
   Devices devices_;
   Phase phase_;
   Negotiation negotiation_;
+  Handles handles_;
   Submissions submissions_;
+  Calls calls_;
 
   // From open() on.
   std::optional<DeviceBatches> device_batches_;
   std::optional<Dispatcher> dispatcher_;
   std::optional<ControlLoop> loop_;
   std::optional<FastPath> fast_path_;  // none: a backend in Python must see every operation
-  std::optional<DrivingCalls> calls_;
 
   std::atomic<bool> left_behind_{false};
   std::atomic<bool> graphs_{false};  // something was submitted in callback mode

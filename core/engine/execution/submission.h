@@ -15,6 +15,8 @@
 
 namespace farandole {
 
+class Devices;
+
 /// One tensor of a submission; contiguous.
 struct Tensor {
   const std::byte* in = nullptr;
@@ -32,7 +34,7 @@ struct Tensor {
   /// Alltoall: gets the number of rows from each member; null: not wanted.
   std::int32_t* received = nullptr;
   bool absent = false;  ///< see Signature; `in` is null, and there are zeros in `out`
-  // Filled by Submissions::prepare().
+  // Filled by prepare().
   std::shared_ptr<EngineDevice> on = {};          ///< null: in host memory
   std::shared_ptr<const DevicePoint> ready = {};  ///< the content is there
 };
@@ -71,5 +73,10 @@ struct Submission {
   const bool adasum = submission.kind == Kind::Allreduce && submission.op == ReduceOp::Adasum;
   return adasum ? Kind::Adasum : submission.kind;
 }
+
+/// Completes a submission of a kind without tensors, notes in the streams of devices where tensors
+/// are ready, and refuses memory that nothing here serves, and none. Then there is at least one
+/// tensor. Before any part of the engine has seen the submission; takes no lock of it.
+[[nodiscard]] Result<void> prepare(Submission& submission, Devices& devices);
 
 }  // namespace farandole

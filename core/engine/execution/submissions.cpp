@@ -72,7 +72,7 @@ Result<Submissions::Draft> Submissions::draft(Submission& submission, std::share
   Draft draft;
   draft.collective = find_collective(submission.kind);
   draft.fresh = work == nullptr;
-  const Handle handle = draft.fresh ? next_handle() : work->handle;
+  const Handle handle = draft.fresh ? handles_.next() : work->handle;
   if (negotiation_.failed()) return *negotiation_.failed();
   if (draft.collective == nullptr) {
     return Error{.code = Code::Unsupported, .message = "this operation is not available"};
@@ -184,18 +184,12 @@ Result<void> Submissions::negotiate(Draft& draft, const Submission& submission) 
   for (std::size_t i = 0; i < draft.entries.size(); ++i) {
     entries_.emplace(draft.tickets[i], std::move(draft.entries[i]));
   }
-  if (draft.fresh) add(draft.work);
+  if (draft.fresh) handles_.add(draft.work);
   if (is_demanded(submission)) {
     negotiation_.negotiator()->mark_demanded(draft.tickets, now, negotiation_.effects());
   }
   negotiation_.submitted();
   return {};
-}
-
-void Submissions::add(std::shared_ptr<Work> work) {
-  const Handle handle = work->handle;
-  works_.emplace(handle, std::move(work));
-  unfinished_.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::uint64_t Submissions::next_unnamed(std::uint32_t generation) {
@@ -213,95 +207,6 @@ const Members& Submissions::members_of(const ProcessSet& set) {
   return found->second;
 }
 
-/// "Tensor 2 of 3 of grouped_allreduce.gradients"
-std::string Submissions::who(const Submission& submission, const Tensor& tensor,
-                             const std::string& name) {
-  std::string who = "Tensor";
-  if (submission.grouped) {
-    who += " " + std::to_string(&tensor - submission.tensors.data() + 1) + " of " +
-           std::to_string(submission.tensors.size());
-  }
-  return who + " of " + name;
-}
-
-Result<void> Submissions::prepare(Submission& submission, Devices& devices) {
-  std::vector<Tensor>& tensors = submission.tensors;
-  if (tensors.empty() && rules_of(submission.kind).without_tensors) {
-    tensors.push_back({.dtype = DType::UInt8});  // what ranks negotiate has a signature
-  }
-  if (tensors.empty()) {
-    return Error{.code = Code::InvalidArgument,
-                 .message = "an operation needs at least one tensor"};
-  }
-  const bool in_place = rules_of(submission.kind).in_place;
-  const auto wrong = std::ranges::find_if(tensors, [&](const Tensor& tensor) {
-    return tensor.device != Device::Host ||
-           (tensor.out == nullptr && in_place && element_count(tensor.shape) > 0);
-  });
-  if (wrong == tensors.end()) [[likely]] {
-    return {};
-  }
-  std::string name = submission.grouped ? "grouped_" : "";
-  name += rules_of(kind_of(submission)).prefix;
-  if (!submission.name.empty()) name += "." + submission.name;
-  for (auto tensor = wrong; tensor != tensors.end(); ++tensor) {
-    if (tensor->out == nullptr && in_place && element_count(tensor->shape) > 0) {
-      return Error{.code = Code::InvalidArgument,
-                   .message = who(submission, *tensor, name) + " has no memory for its result",
-                   .tensor = name};
-    }
-    if (tensor->device == Device::Host) continue;
-    if (auto fine = prepare(tensors, *tensor, devices); !fine) {
-      Error error = std::move(fine).error();
-      error.message = who(submission, *tensor, name) + " is on device " +
-                      std::string(name_of(tensor->device)) + " " +
-                      std::to_string(tensor->device_index) + ": " + error.message;
-      error.tensor = name;
-      return error;
-    }
-  }
-  return {};
-}
-
-/// One tensor in memory of a device. Those before it have been prepared.
-Result<void> Submissions::prepare(std::vector<Tensor>& tensors, Tensor& tensor, Devices& devices) {
-  auto device = devices.at(tensor.device, tensor.device_index);
-  if (!device) return std::move(device).error();
-  tensor.on = std::move(*device);
-  const auto same = std::ranges::find_if(tensors, [&](const Tensor& other) {
-    return other.ready != nullptr && other.on == tensor.on && other.stream == tensor.stream;
-  });
-  if (same != tensors.end()) {
-    tensor.ready = same->ready;
-    return {};
-  }
-  DeviceContext& context = tensor.on->context();
-  auto captures = context.captures(tensor.stream);
-  if (!captures) return std::move(captures).error();
-  if (*captures) {
-    return Error{.code = Code::Unsupported,
-                 .message =
-                     "its stream is being captured into a graph, and an exchange between "
-                     "ranks cannot be part of one. Call it outside of the capture"};
-  }
-  auto ready = context.point(tensor.stream);
-  if (!ready) return std::move(ready).error();
-  tensor.ready = std::move(*ready);
-  return {};
-}
-
-Result<Handle> Submissions::submit(Submission& submission) {
-  Result<Handle> handle = Handle{0};
-  {
-    const EngineLock::Guard lock(negotiation_.mutex());
-    handle = submission.kind == Kind::Join ? join(submission) : negotiate(submission);
-  }
-  if (!handle) return handle;
-  tell(is_awaited(submission));
-  if (submission.mode == Mode::Callback) drive_alone();
-  return handle;
-}
-
 Result<Handle> Submissions::negotiate(Submission& submission) {
   auto made = draft(submission, nullptr);
   if (!made) return std::move(made).error();
@@ -311,7 +216,7 @@ Result<Handle> Submissions::negotiate(Submission& submission) {
 }
 
 Result<Handle> Submissions::join(Submission& submission) {
-  const Handle handle = next_handle();
+  const Handle handle = handles_.next();
   if (negotiation_.failed()) return *negotiation_.failed();
   const std::uint64_t ticket = ++last_ticket_;
   auto entry = std::make_unique<Entry>();
@@ -337,158 +242,22 @@ Result<Handle> Submissions::join(Submission& submission) {
   work->on_done = std::move(submission.on_done);
   entry->work = work;
   entries_.emplace(ticket, std::move(entry));
-  add(std::move(work));
+  handles_.add(std::move(work));
   negotiation_.submitted();
   return handle;
 }
 
-void Submissions::join_behind_proposal() {
-  if (!std::exchange(join_waits_, false)) return;
+bool Submissions::join_behind_proposal() {
+  if (!std::exchange(join_waits_, false)) return false;
   auto joined = negotiation_.negotiator()->join(join_ticket_, Clock::now(), negotiation_.effects());
   if (joined) {
     negotiation_.submitted();
-    return;
+    return false;
   }
   const auto entry = extract(std::exchange(join_ticket_, 0));
   entry->work->error = std::move(joined).error();
-  complete(entry->work);
-  progress_->completed();
-}
-
-/// Tells whoever drives that something was submitted. `comes`: the calling thread will drive at
-/// once.
-void Submissions::tell(bool comes) {
-  if (peers_.size() == 1) return;
-  if (comes) {
-    progress_->alert_holder();
-  } else if (negotiation_.pending()) {
-    progress_->alert();
-  } else if (const auto tick = negotiation_.next_tick()) {
-    progress_->due(*tick);
-  }
-}
-
-/// A world of one has no engine thread that would run what nobody waits for.
-void Submissions::drive_alone() {
-  if (peers_.size() != 1) return;
-  mark_all_waited();
-  progress_->poke();
-}
-
-void Submissions::tell_negotiator(void (Negotiator::*call)(TimePoint, Effects&)) {
-  {
-    const EngineLock::Guard lock(negotiation_.mutex());
-    if (negotiation_.failed()) return;
-    (*negotiation_.negotiator().*call)(Clock::now(), negotiation_.effects());
-    if (!negotiation_.moved()) return;
-  }
-  if (peers_.size() > 1) progress_->alert_holder();  // whoever wants goes on to drive
-}
-
-namespace {
-
-/// Also on the devices. What has failed there has ended: whoever waits for it hears of that.
-bool ended(const Work& work) {
-  return std::ranges::all_of(work.ends, [](const DeviceEnd& end) {
-    const auto reached = end.point->reached();
-    return !reached || *reached;
-  });
-}
-
-}  // namespace
-
-std::optional<bool> Submissions::poll(Handle handle) {
-  const auto work = find(handle);
-  if (!work) return std::nullopt;
-  // A world of one, or the rank that comes last, would often be done before anybody can look;
-  // scripts and tests rely on operations being asynchronous, so the first look says no.
-  const bool first = !work->polled.exchange(true);
-  if (work->done.load(std::memory_order_acquire)) return !first && ended(*work);
-  if (first && peers_.size() == 1) return false;
-  tell_negotiator(
-      &Negotiator::flush_held);  // who only looks is not blocked: a deadlock must not be claimed
-  progress_->poke();
-  return !first && work->done.load(std::memory_order_acquire) && ended(*work);
-}
-
-std::optional<bool> Submissions::wait(Handle handle, TimePoint deadline) {
-  const auto work = find(handle);
-  if (!work) return std::nullopt;
-  if (work->done.load(std::memory_order_acquire)) return true;
-  bool pending = false;
-  {
-    const EngineLock::Guard lock(negotiation_.mutex());
-    if (!negotiation_.failed()) {
-      for (const std::uint64_t ticket : work->tickets) {
-        negotiation_.negotiator()->mark_waited(ticket, Clock::now(), negotiation_.effects());
-      }
-      pending = negotiation_.moved();
-    }
-  }
-  if (pending && peers_.size() > 1) progress_->alert_holder();
-  return progress_->until([&] { return work->done.load(std::memory_order_acquire); }, deadline);
-}
-
-std::optional<bool> Submissions::watch(Handle handle, TimePoint deadline) {
-  const auto work = find(handle);
-  if (!work) return std::nullopt;
-  tell_negotiator(&Negotiator::flush_held);
-  return progress_->until([&] { return work->done.load(std::memory_order_acquire); }, deadline);
-}
-
-void Submissions::leave(Handle handle) {
-  const auto work = find(handle);
-  if (!work) return;
-  {
-    const EngineLock::Guard lock(negotiation_.mutex());
-    if (negotiation_.failed()) return;
-    for (const std::uint64_t ticket : work->tickets) {
-      negotiation_.negotiator()->mark_left(ticket, Clock::now(), negotiation_.effects());
-    }
-    if (!negotiation_.moved()) return;
-  }
-  if (peers_.size() > 1) progress_->alert();
-}
-
-bool Submissions::stay(Handle handle) {
-  const auto work = find(handle);
-  const auto done = [&] { return work->done.load(std::memory_order_acquire); };
-  return progress_->until(done, Clock::now() + kBlink) && forget(*work);
-}
-
-bool Submissions::stay_driving(Handle handle) {
-  const auto work = find(handle);
-  const auto done = [&] { return work->done.load(std::memory_order_acquire); };
-  return progress_->until_held(done, Clock::now() + kBlink) && forget(*work);
-}
-
-/// Once it is done: false if somebody has to take() something.
-bool Submissions::forget(const Work& work) {
-  return !work.error && !work.has_result() && !work.ends_on_host() && take(work.handle) != nullptr;
-}
-
-std::shared_ptr<Work> Submissions::find(Handle handle) const {
-  const EngineLock::Guard lock(negotiation_.mutex());
-  const auto found = works_.find(handle);
-  return found == works_.end() ? nullptr : found->second;
-}
-
-std::shared_ptr<Work> Submissions::take(Handle handle) {
-  const EngineLock::Guard lock(negotiation_.mutex());
-  const auto found = works_.find(handle);
-  if (found == works_.end()) return nullptr;
-  auto work = std::move(found->second);
-  works_.erase(found);
-  return work;
-}
-
-std::vector<std::shared_ptr<Work>> Submissions::abandon_all() {
-  std::vector<std::shared_ptr<Work>> works;
-  const EngineLock::Guard lock(negotiation_.mutex());
-  works.reserve(works_.size());
-  for (auto& [handle, work] : works_) works.push_back(std::move(work));
-  works_.clear();
-  return works;
+  handles_.complete(entry->work);
+  return true;
 }
 
 void Submissions::enqueue(Decided& decided, Dispatcher& dispatcher) {
@@ -545,33 +314,11 @@ std::unique_ptr<Entry> Submissions::extract(std::uint64_t ticket) {
   return node.empty() ? nullptr : std::move(node.mapped());
 }
 
-std::unique_ptr<Entry> Submissions::take_entry(std::uint64_t ticket) {
-  const EngineLock::Guard lock(negotiation_.mutex());
-  return extract(ticket);
-}
-
 std::vector<std::unique_ptr<Entry>> Submissions::take_entries() {
   std::vector<std::unique_ptr<Entry>> entries;
   for (auto& [ticket, entry] : entries_) entries.push_back(std::move(entry));
   entries_.clear();
   return entries;
-}
-
-void Submissions::finish(std::vector<std::unique_ptr<Entry>> entries,
-                         const std::optional<Error>& error) {
-  for (auto& entry : entries) {
-    const auto work = std::move(entry->work);
-    if (error && !work->error) work->error = error;
-    if (--work->remaining == 0) complete(work);
-  }
-  progress_->completed();
-}
-
-void Submissions::complete(const std::shared_ptr<Work>& work) {
-  unfinished_.fetch_sub(1, std::memory_order_relaxed);
-  completions_.fetch_add(1);
-  work->done.store(true, std::memory_order_seq_cst);  // before completed() looks who sleeps
-  if (work->on_done) notifier_.post([work] { work->on_done(*work); });
 }
 
 }  // namespace farandole

@@ -135,7 +135,7 @@ bool FastPath::propose(Submission& submission) {
   }
   lane_ = lane;
   proposed_.submission = &submission;
-  proposed_.handle = parts_.submissions.next_handle();
+  proposed_.handle = parts_.handles.next();
   proposed_.end = Proposed::End::None;
   proposed_.ask_at = TimePoint{};
   contributions_.publish(submission, tag, said.data());
@@ -191,7 +191,7 @@ void FastPath::leave() {
   proposed_.submission = &proposed_.kept;
   proposed_.work = make_work(proposed_.kept);
   proposed_.work->on_done = std::move(proposed_.kept.on_done);
-  parts_.submissions.add(proposed_.work);
+  parts_.handles.add(proposed_.work);
 }
 
 std::shared_ptr<Work> FastPath::make_work(Submission& submission) const {
@@ -244,7 +244,6 @@ void FastPath::settle(bool agreed) {
     } else {
       end(Proposed::End::Failed, std::move(taken).error());
     }
-    parts_.submissions.join_behind_proposal();
     release_held();
     return;
   }
@@ -262,7 +261,6 @@ void FastPath::settle(bool agreed) {
   } else {
     fine = parts_.submissions.negotiate(*draft, submission);
   }
-  parts_.submissions.join_behind_proposal();
   release_held();  // behind what was agreed
   if (!fine) {
     end(Proposed::End::Failed, std::move(fine).error());
@@ -287,8 +285,8 @@ Result<void> FastPath::take_results() {
   ++lane_->run->operations;
   lane_->run->bytes += contributions_.bytes();
   if (stands && work != nullptr && work->has_result()) {
-    parts_.submissions.add(work);
-    parts_.submissions.complete(work);
+    parts_.handles.add(work);
+    parts_.handles.complete(work);
     proposed_.handed = work->handle;
   }
   return {};
@@ -314,7 +312,7 @@ void FastPath::start(Submissions::Draft& draft) {
     }
     parts_.dispatcher.enqueue(std::move(batch));
   }
-  if (draft.fresh) parts_.submissions.add(draft.work);
+  if (draft.fresh) parts_.handles.add(draft.work);
 }
 
 void FastPath::end(Proposed::End end, Error error) {
@@ -325,7 +323,7 @@ void FastPath::end(Proposed::End end, Error error) {
     return;
   }
   if (end == Proposed::End::Failed) work->error = std::move(error);
-  parts_.submissions.complete(work);
+  parts_.handles.complete(work);
   parts_.progress.completed();
 }
 
@@ -339,7 +337,10 @@ void FastPath::hold(Effects& decided, TimePoint now) {
 }
 
 /// No proposal is open.
-void FastPath::release_held() { parts_.submissions.enqueue(held_, parts_.dispatcher); }
+void FastPath::release_held() {
+  if (parts_.submissions.join_behind_proposal()) parts_.progress.completed();
+  parts_.submissions.enqueue(held_, parts_.dispatcher);
+}
 
 void FastPath::fail(const Error& error) {
   if (open()) {

@@ -40,6 +40,7 @@ class FastPath final : public FastPathGate {
     const Timeline& timeline;
     Negotiation& negotiation;
     Submissions& submissions;
+    Handles& handles;
     Dispatcher& dispatcher;
     FailureDetector& detector;
     Progress& progress;
