@@ -9,19 +9,17 @@ from pathlib import Path
 import pytest
 
 from horovod.launch.agent_client.connections import Connections
-from horovod.launch.contracts import events, fleet, launcher
+from horovod.launch.contracts import events, fleet
 from horovod.launch.contracts.job import Job
-from horovod.launch.contracts.registry import LAUNCHERS, Row, load_launcher
+from horovod.launch.contracts.registry import LAUNCHERS, Row, load
+from horovod.launch.external.fleet import ProgramFleet
 from horovod.launch.external.order import Order, StartLine
-from horovod.launch.external.program_launcher import ProgramLauncher
-from horovod.launch.external.workers import ExternalWorkers
 from horovod.launch.output.streams import Output
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "add-a-launcher.md").read_text(encoding="utf-8")
-CLASSES = {
-    each.__name__: each
-    for each in (Connections, ExternalWorkers, Job, Order, Output, ProgramLauncher, Row, StartLine)
-} | {name: getattr(module, name) for module in (events, fleet, launcher) for name in module.__all__}
+CLASSES = {each.__name__: each for each in (Connections, Job, Order, Output, Row, StartLine)} | {
+    name: getattr(module, name) for module in (events, fleet) for name in module.__all__
+}
 
 
 def named(page: str) -> set[tuple[str, str]]:
@@ -40,10 +38,16 @@ def test_members_that_the_page_names_exist() -> None:
     assert len(named(PAGE)) > 20
 
 
-@pytest.mark.parametrize("kind", [launcher.Launcher, fleet.Processes])
-def test_every_method_of_the_contract_is_in_the_page(kind: type) -> None:
-    methods = {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}
-    assert methods == {name for of, name in named(PAGE) if of == kind.__name__}
+METHODS = {
+    name
+    for kind in (fleet.Processes, fleet.ClosedFleet)
+    for name, value in vars(kind).items()
+    if callable(value) and not name.startswith("_")
+}
+
+
+def test_every_method_of_the_contract_is_in_the_page() -> None:
+    assert {name for of, name in named(PAGE) if of == "ClosedFleet"} == METHODS
 
 
 @pytest.mark.parametrize("event", events.Event.__args__)
@@ -53,10 +57,8 @@ def test_every_event_is_in_the_page(event: type) -> None:
 
 @pytest.mark.parametrize("row", LAUNCHERS.values(), ids=LAUNCHERS)
 def test_every_launcher_keeps_the_contract(row: Row) -> None:
-    launcher = load_launcher(row)
-    launcher.close()
-    assert all(callable(getattr(launcher, name)) for name in ("prepare", "start", "close"))
-    assert isinstance(launcher, ProgramLauncher) == bool(row.program)
-    if row.program:
-        own = {name for name, value in vars(type(launcher)).items() if callable(value)}
-        assert own == {"start_line"}, "all else is common"
+    made = load(row.closed)
+    assert all(callable(getattr(made, name)) for name in METHODS)
+    assert (made is ProgramFleet) == bool(row.program) == bool(row.line)
+    if row.line:
+        assert callable(load(row.line))

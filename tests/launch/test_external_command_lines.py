@@ -7,7 +7,6 @@ import itertools
 import os
 import stat
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,11 @@ import pytest
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.contracts.registry import LAUNCHERS
-from horovod.launch.external.order import Order, StartLine, exported_names
-from horovod.launch.external.program_launcher import ProgramLauncher, dry_line, make_order
-from horovod.launch.launchers import jsrun
+from horovod.launch.external.order import Order, dry_line, exported_names, make_order
+from horovod.launch.launchers import jsrun, srun
 from horovod.launch.launchers.choice import Available, choose_launcher
-from horovod.launch.launchers.jsrun import JsrunLauncher, rank_file
+from horovod.launch.launchers.jsrun import rank_file
 from horovod.launch.launchers.mpirun import Make, Mpi, mpirun_line, recognise
-from horovod.launch.launchers.srun import SrunLauncher
 from horovod.launch.options.command_line import parse_command_line
 from horovod.launch.options.job import to_job
 from horovod.launch.placement.hosts import HostSlots
@@ -46,11 +43,6 @@ def order(tmp_path: Path) -> Order:
         exported=("HOROVOD_JOB_ID", "PATH"),
         folder=tmp_path,
     )
-
-
-def line_of(launcher: ProgramLauncher, order: Order) -> StartLine:
-    with closing(launcher):
-        return launcher.start_line(order)
 
 
 def program(folder: Path, name: str, text: str) -> Path:
@@ -254,7 +246,7 @@ def test_srun_is_told_the_node_of_every_task(order: Order, tmp_path: Path) -> No
         slurm_order(order, tmp_path, SLURM_NTASKS="9", SLURM_JOB_ID="1"),
         hosts=(HostSlots("a", 3), HostSlots("b", 1)),
     )
-    line = line_of(SrunLauncher(), uneven)
+    line = srun.start_line(uneven)
     assert " ".join(line.words[1:]) == (
         f"--ntasks 4 --kill-on-bad-exit=1 --nodes 2 --distribution=arbitrary --nodelist={order.folder}/nodes "
         "--cpu-bind=none python train.py a b"
@@ -268,22 +260,22 @@ def test_srun_in_a_step_shares_its_cores_and_mpi_is_asked_for_if_it_is_used(
     order: Order, tmp_path: Path
 ) -> None:
     given = slurm_order(order, tmp_path, SLURM_STEP_ID="4294967290", HOROVOD_CPU_OPERATIONS="MPI")
-    words = line_of(SrunLauncher(), dataclasses.replace(given, binding=("--cpu-bind=cores",))).words
+    words = srun.start_line(dataclasses.replace(given, binding=("--cpu-bind=cores",))).words
     assert words[-6:-3] == ("--cpu-bind=cores", "--overlap", "--mpi=pmix")
-    words = line_of(SrunLauncher(), dataclasses.replace(given, arguments=("--mpi=pmi2",))).words
+    words = srun.start_line(dataclasses.replace(given, arguments=("--mpi=pmi2",))).words
     assert "--mpi=pmix" not in words
 
 
 def test_srun_takes_names_only(order: Order, tmp_path: Path) -> None:
     given = dataclasses.replace(slurm_order(order, tmp_path), hosts=(HostSlots("::1", 4),))
     with pytest.raises(ConfigError, match="names of nodes"):
-        line_of(SrunLauncher(), given)
+        srun.start_line(given)
 
 
 def test_jsrun_line_and_its_rank_file(order: Order, monkeypatch: pytest.MonkeyPatch) -> None:
     given = dataclasses.replace(order, arguments=("-x", "a b"), tcp=True)
     monkeypatch.setattr(jsrun, "node_shape", lambda *_: NodeShape(cores=4, gpus=2, threads_per_core=2))
-    line = line_of(JsrunLauncher(), given)
+    line = jsrun.start_line(given)
     words = ("--erf_input", f"{order.folder}/ranks.erf", "--smpiargs", "-tcp -x 'a b'", *COMMAND)
     assert line.words[1:] == words
     assert line.environment == order.environment
@@ -293,7 +285,7 @@ def test_jsrun_line_and_its_rank_file(order: Order, monkeypatch: pytest.MonkeyPa
         raise AssertionError("nobody needs it")
 
     monkeypatch.setattr(jsrun, "node_shape", shape)
-    assert line_of(JsrunLauncher(), bound).words[1:] == ("--nrs", "4", *COMMAND)
+    assert jsrun.start_line(bound).words[1:] == ("--nrs", "4", *COMMAND)
 
 
 def test_rank_file_shares_out_the_cores_of_each_host() -> None:

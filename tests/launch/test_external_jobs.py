@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,19 +38,21 @@ exit $status
 Launcher = Callable[..., dict[str, str]]
 
 
+def fake_mpirun(
+    folder: Path, before: str = "", after: str = "", name: str = "mpirun", text: str = _MPIRUN
+) -> dict[str, str]:
+    """Make a launcher; the environment that has it on its path."""
+    folder.mkdir(exist_ok=True)
+    file = folder / name
+    file.write_text("#!/bin/sh\n" + text.replace("BEFORE", before).replace("AFTER", after))
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHON": PYTHON}
+
+
 @pytest.fixture
 def launcher(tmp_path: Path) -> Launcher:
     """Makes a launcher; the environment that has it on its path."""
-
-    def make(before: str = "", after: str = "", name: str = "mpirun", text: str = _MPIRUN) -> dict[str, str]:
-        folder = tmp_path / "bin"
-        folder.mkdir(exist_ok=True)
-        file = folder / name
-        file.write_text("#!/bin/sh\n" + text.replace("BEFORE", before).replace("AFTER", after))
-        file.chmod(file.stat().st_mode | stat.S_IXUSR)
-        return {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHON": PYTHON}
-
-    return make
+    return partial(fake_mpirun, tmp_path / "bin")
 
 
 def run(extra: dict[str, str], *words: str, processes: int = 2) -> subprocess.CompletedProcess[bytes]:

@@ -246,7 +246,7 @@ def test_interrupted_launcher_leaves_although_nobody_reads_the_output() -> None:
 
 
 class Script:
-    """Workers that report these events, one at a time."""
+    """Processes that report these events, one at a time."""
 
     def __init__(self, *events: Event) -> None:
         self._events = list(events)

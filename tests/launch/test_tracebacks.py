@@ -13,6 +13,7 @@ from tests.launch.launching import PYTHON, horovodrun, running
 
 from horovod.errors import LaunchError
 from horovod.launch.contracts.errors import JobInterrupted
+from horovod.launch.contracts.events import Event, Failed
 from horovod.launch.contracts.fleet import Processes
 from horovod.launch.contracts.signals import Signals
 from horovod.launch.course.course import Course
@@ -167,8 +168,8 @@ def test_watcher_that_a_signal_has_ended_with_the_job_was_not_out_of_memory() ->
         def fileno(self) -> int:
             return signals.fileno()
 
-        def events(self) -> list[object]:
-            raise LaunchError("look for 'out of memory'")
+        def events(self) -> list[Event]:
+            return [Failed(LaunchError("look for 'out of memory'"), unwatched=True)]
 
         def pass_on(self, signum: int) -> None: ...
 

@@ -14,7 +14,8 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.launch.launching import horovodrun
@@ -28,8 +29,9 @@ from horovod.launch.calls.functions import explain_failure, result_of
 from horovod.launch.calls.pickles import pack
 from horovod.launch.calls.plain import pack_plain, unpack_error, unpack_plain
 from horovod.launch.contracts.events import Event, Exited, Finished, HostLost, Refused, Started
+from horovod.launch.contracts.fleet import Request
 from horovod.launch.external.messages import Report, understood
-from horovod.launch.launchers.ssh import ManyWorkers
+from horovod.launch.launchers.closed_fleet import ClosedAgentFleet
 from horovod.launch.output import streams as output_module
 from horovod.launch.output.console import Console
 from horovod.launch.output.streams import RESULT, Output
@@ -52,8 +54,9 @@ def host(*said: bytes, window_bytes: int = 100) -> Iterator[Connections]:
         "sys.stdin.readline(); "
         f"[(out.write(each), out.flush()) for each in {said!r}]; sys.stdin.read()"
     )
-    connections = Connections({"b": [sys.executable, "-S", "-c", program]}, b"", 30.0)
+    connections = Connections(b"", 30.0)
     try:
+        connections.reach("b", [sys.executable, "-S", "-c", program])
         assert isinstance(first_news(connections), Greeting)
         connections.deliver_to(lambda *_: None)
         connections.expect("b", [1], window_bytes)
@@ -139,11 +142,15 @@ class News:
 def test_a_host_that_keeps_the_ends_of_its_ranks_to_itself_is_lost(
     events: list[Event], lost: list[tuple[int, ...]]
 ) -> None:
-    workers = ManyWorkers(News(*events), {"b": {0, 1}}, None, print)  # type: ignore[arg-type]
+    console = Console()
+    request = cast("Request", SimpleNamespace(console=console))
+    connections = cast("Connections", News(*events))
+    fleet = ClosedAgentFleet(request, Output(2, console), connections)  # type: ignore[abstract]
     try:
-        found = workers.events()
+        fleet.watch("b", {0, 1})
+        found = fleet.events()
     finally:
-        workers.close()
+        fleet.close()
     assert [event.ranks for event in found if isinstance(event, HostLost)] == lost
     assert isinstance(found[-1], Finished)
 

@@ -164,8 +164,10 @@ def test_a_host_that_talks_nonsense_is_lost_and_no_other() -> None:
     }
     good = MARK + b'{"event":"beat"}\n'
     commands["good"] = [sys.executable, "-S", "-c", program.format(good)]
-    connections = Connections(commands, b"", 30.0)
+    connections = Connections(b"", 30.0)
     try:
+        for name, command in commands.items():
+            connections.reach(name, command)
         lost: dict[str, str] = {}
         deadline = time.monotonic() + 20.0
         # The good one may be the last that gets a core and speaks.

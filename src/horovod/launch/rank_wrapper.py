@@ -1,8 +1,8 @@
 """One rank under another launcher. Usage: ``python -m`` this module ``LAUNCHER CARD command ...``
 
-The program of a `ProgramLauncher` starts this in place of the command. It finds out which rank it is, asks
-the launching process (`workers`) for its place, runs the command as ``horovodrun`` would on one machine, and
-reports how that ended. It ends the rank when the job has ended elsewhere, and when the launching process
+The program of a `ProgramFleet` starts this in place of the command. It finds out which rank it is, asks the
+launching process (`external.fleet`) for its place, runs the command as ``horovodrun`` would on one machine,
+and reports how that ended. It ends the rank when the job has ended elsewhere, and when the launching process
 cannot be reached any more: nobody needs to trust that the other launcher does. What the two say to each other
 is in `messages`.
 """
@@ -33,7 +33,7 @@ from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.errors import ConfigError, HorovodError, LaunchError, RendezvousError, StoreTimeout
 from horovod.launch.agent.processes import survive
 from horovod.launch.contracts.errors import exit_status
-from horovod.launch.contracts.launcher import WorkerPlan
+from horovod.launch.contracts.fleet import FleetPlan, FleetWorker
 from horovod.launch.contracts.registry import LAUNCHERS
 from horovod.launch.contracts.signals import Signals
 from horovod.launch.course.course import Course
@@ -43,10 +43,10 @@ from horovod.launch.external import messages
 from horovod.launch.external.key import find_key, name_on
 from horovod.launch.external.messages import Arrival, Place, Report, said, understood
 from horovod.launch.external.store_bytes import CALL, RESULT, fetch, leave
-from horovod.launch.launchers.local import LocalLauncher
+from horovod.launch.launchers.local import LocalFleet
 from horovod.launch.output.console import Console
 from horovod.launch.output.streams import Output
-from horovod.launch.run import conducting
+from horovod.launch.run import drained
 from horovod.launch.supervision.failures import command_not_started
 from horovod.launch.supervision.passing import Passing
 
@@ -285,28 +285,31 @@ def _run(
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)
     call = fetch(client, CALL, place.call_parts, "the launching process")
-    plan = WorkerPlan(
+    plan = FleetPlan(
         command,
         environment,
-        {slot.rank: slot_environment(slot)},
         (memoryview(call),) if call else (),
-        place.call_is_input,
-        _fed(environ, slot.rank) if place.feeds else -1,
+        call_is_input=place.call_is_input,
+        stdin=_fed(environ, slot.rank) if place.feeds else -1,
     )
+    rank = FleetWorker(slot.rank, slot.hostname, slot_environment(slot), slot.rank)
     directory = Path(place.directory) if place.directory else None
     shown = None if place.shown else frozenset[int]()
     output = Output(slot.size, console, timestamps=place.timestamps, directory=directory, shown=shown)
     descriptors = [int(environ[name]) for name in _DESCRIPTORS if environ.get(name, "").isdecimal()]
-    launcher = LocalLauncher(descriptors)
     with (
         closing(_Lifeline(client, slot.rank, place.silence_s, signals)) as lifeline,
-        conducting(lambda: launcher.start((slot,), plan, None, output), output, signals) as workers,
+        drained(output, signals),
+        closing(LocalFleet(None, output, descriptors=descriptors)) as fleet,
     ):
+        fleet.serve(plan, None)
+        fleet.start([rank])
+        output.start()
         if plan.stdin >= 0:
             os.close(plan.stdin)  # the rank's alone: when it closes that, no more is fetched
-        passing = _Passing(signals, console, workers.pass_on, lifeline)
+        passing = _Passing(signals, console, fleet.pass_on, lifeline)
         driver = FixedDriver({slot.rank: slot.hostname}, 1, 0.0, time.monotonic(), speaks=False)
-        Course(driver, workers, signals, console, passing=passing).run()
+        Course(driver, fleet, signals, console, passing=passing).run()
     outcome = driver.outcome(time.monotonic())
     if lifeline.lost:
         raise LaunchError(f"rank {slot.rank} was ended: the connection to horovodrun is lost.")

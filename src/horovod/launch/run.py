@@ -1,11 +1,13 @@
-"""The course of a job, whoever starts its ranks: prepare, start, supervise, close; then what it raises."""
+"""The course of a job whose ranks are all known: reach hosts, start, supervise, close, and raise."""
 
 from __future__ import annotations
 
+import select
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 
 from horovod.bootstrap.place.addresses import join_hosts
@@ -14,11 +16,11 @@ from horovod.bootstrap.store.rounds import ROUNDS
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.store.table import Cause
 from horovod.errors import LaunchError
-from horovod.launch.contracts.events import HostFacts
-from horovod.launch.contracts.fleet import Processes, Request
+from horovod.launch.contracts.errors import HostsUnreachable, JobInterrupted
+from horovod.launch.contracts.events import Failed, HostFacts, HostLost, HostReached, HostRetried
+from horovod.launch.contracts.fleet import ClosedFleet, FleetPlan, FleetWorker, Grounds, Request
 from horovod.launch.contracts.job import Job, Results
-from horovod.launch.contracts.launcher import Prepared, WorkerPlan
-from horovod.launch.contracts.registry import LAUNCHERS, load_launcher
+from horovod.launch.contracts.registry import LAUNCHERS, make_closed_fleet
 from horovod.launch.contracts.signals import Signals
 from horovod.launch.course.course import Course
 from horovod.launch.driver.actions import Action, Spoil
@@ -34,11 +36,11 @@ from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
 from horovod.launch.output.streams import Output
 from horovod.launch.phrases import counted
-from horovod.launch.placement.addresses import names_of_this_machine
+from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
 from horovod.launch.standard_input import opened
 from horovod.launch.supervision.failures import raise_for
 
-__all__ = ["conducting", "drained", "make_store", "observe", "run_job"]
+__all__ = ["drained", "make_store", "observe", "run_job"]
 
 _DRAIN_AFTER_SIGNAL_S = 2.0
 
@@ -80,54 +82,99 @@ def run_job(
             hosts=len(names),
             ranks=len(slots),
         ) as status,
-        closing(load_launcher(row)) as launcher,
         opened(job) as stdin,
     ):
-        status.reached = len(here)
         request = Request(job, slots, here, elsewhere, all_here, inherited, limits, signals, console, status)
-        prepared = launcher.prepare(request)
-        _tell_places(request, prepared.hosts)
-        placed = slots if prepared.hosts else ()
-        with make_store(prepared) as store:
-            observe(store, job)
-            console.narrate(f"serving the store at {shown(store.addresses)}")
-            output = Output(
-                len(slots),
-                console,
-                timestamps=job.timestamps,
-                directory=job.output_directory,
-                shown=job.shown,
-            )
-            try:
-                with conducting(
-                    lambda: launcher.start(placed, _plan(request, prepared, store, stdin), store, output),
-                    output,
-                    signals,
-                ) as workers:
-                    hosts = {slot.rank: slot.hostname for slot in placed}
-                    driver = FixedDriver(hosts, len(slots), limits.patience_s, time.monotonic())
-                    carry_out = partial(_spoil, store)
-                    Course(driver, workers, signals, console, carry_out, status=status).run()
-            finally:
-                if results is not None:
-                    results.sent.update(output.results())
-                    # Else any host of the job could have sent the result of any rank.
-                    if prepared.hosts or all_here:
-                        results.here.update(slot.rank for slot in slots if slot.hostname in here)
-    console.narrate("nothing of the job runs any more")
-    raise_for(driver.outcome(time.monotonic()), job.command[0], output.tail)
-
-
-@contextmanager
-def conducting(start: Callable[[], Processes], output: Output, signals: Signals) -> Iterator[Processes]:
-    """Start workers, then close them and forward the output that is left: only for a while after a signal."""
-    with drained(output, signals):
-        workers = start()
-        output.start()
+        output = Output(
+            len(slots), console, timestamps=job.timestamps, directory=job.output_directory, shown=job.shown
+        )
+        placed = slots
         try:
-            yield workers
+            with drained(output, signals), closing(make_closed_fleet(row, request, output)) as fleet:
+                grounds = fleet.grounds()
+                hosts = _reach(fleet, request, ("",) if grounds.places else (*here, *elsewhere))
+                if grounds.places:
+                    placed = ()
+                else:
+                    _tell_places(request, hosts)
+                if grounds.store_hosts is None:
+                    seen = [facts.origin for facts in hosts.values() if facts.origin]
+                    grounds = replace(grounds, store_hosts=store_hosts(job.interfaces, seen))
+                with make_store(grounds) as store, closing(fleet):
+                    observe(store, job)
+                    console.narrate(f"serving the store at {shown(store.addresses)}")
+                    fleet.serve(_plan(request, grounds, store, stdin), store)
+                    fleet.start(_workers(request, hosts))
+                    output.start()
+                    ranks = {slot.rank: slot.hostname for slot in placed}
+                    driver = FixedDriver(ranks, len(slots), limits.patience_s, time.monotonic())
+                    Course(driver, fleet, signals, console, partial(_spoil, store), status=status).run()
+                    outcome = driver.outcome(time.monotonic())
+                    if outcome.signum is not None and (awaited := fleet.awaited()):
+                        text = f"a signal ended the job while {awaited}."
+                        raise JobInterrupted(text, signum=outcome.signum)
         finally:
-            workers.close()
+            if results is not None:
+                results.sent.update(output.results())
+                # Else any host of the job could have sent the result of any rank.
+                if placed or all_here:
+                    results.here.update(slot.rank for slot in slots if slot.hostname in here)
+    console.narrate("nothing of the job runs any more")
+    raise_for(outcome, job.command[0], output.tail)
+
+
+def _reach(fleet: ClosedFleet, request: Request, names: Sequence[str]) -> dict[str, HostFacts]:
+    """Reach all hosts of these names, and find out what they are.
+
+    Raises:
+        HostsUnreachable: some of them cannot be, or not in time.
+        JobInterrupted: a signal came.
+    """
+    signals, console, start_s = request.signals, request.console, request.limits.start_s
+    found: dict[str, HostFacts] = {}
+    failed: dict[str, str] = {}
+    last_words: dict[str, str] = {}
+    deadline = time.monotonic() + start_s
+    for name in names:
+        fleet.reach(name)
+    poller = select.poll()
+    for source in (fleet, signals):
+        poller.register(source.fileno(), select.POLLIN)
+    waiting = set(names)
+    while waiting and time.monotonic() < deadline:
+        poller.poll(max(0, int((deadline - time.monotonic()) * 1000)) + 1)
+        for event in fleet.events():
+            match event:
+                case HostReached(host, facts):
+                    request.status.reached += 1
+                    found[host] = facts
+                case HostRetried(host, reason):
+                    last_words[host] = reason
+                    console.narrate(f"host {host}: {reason}; trying again")
+                case HostLost(host, _, reason):
+                    failed[host] = reason
+                    console.narrate(f"host {host}: {reason}")
+                case Failed(error):
+                    raise error
+        waiting -= found.keys() | failed.keys()
+        signals.clear()
+        if waiting and signals.arrived:
+            raise JobInterrupted(
+                f"a signal ended the job while these hosts were awaited: {', '.join(sorted(waiting))}.",
+                signum=signals.arrived[0],
+            )
+    late = {
+        name: f"no answer within {start_s:g} s (--start-timeout)"
+        + (f"; before that: {last_words[name]}" if name in last_words else "")
+        for name in waiting
+    }
+    if reasons := {**failed, **late}:
+        listed = "".join(f"\n    {name}: {reasons[name]}" for name in names if name in reasons)
+        count = "one host" if len(reasons) == 1 else f"{len(reasons)} of {len(request.elsewhere)} hosts"
+        raise HostsUnreachable(
+            f"Nothing can be started on {count}:{listed}", reasons=reasons, exit_code=1 if failed else 124
+        )
+    return {name: found[name] for name in names}
 
 
 @contextmanager
@@ -160,15 +207,16 @@ def _tell_places(request: Request, hosts: Mapping[str, HostFacts]) -> None:
         console.tell(f"{', '.join(masks)} is kept for the ranks on this machine only: it means its devices.")
 
 
-def make_store(prepared: Prepared, port: int = 0) -> StoreServer:
+def make_store(grounds: Grounds, port: int = 0) -> StoreServer:
     """Not serving yet. ``port``: 0 = any. Raises ``LaunchError``."""
+    assert grounds.store_hosts is not None
     try:
         return StoreServer(
-            prepared.key, prepared.store_hosts, port, reserved=prepared.reserved, job=prepared.job_id
+            grounds.key, grounds.store_hosts, port, reserved=grounds.reserved, job=grounds.job_id
         )
     except OSError as error:
         raise LaunchError(
-            f"The ranks' store cannot be served on {join_hosts(prepared.store_hosts)}: {error}"
+            f"The ranks' store cannot be served on {join_hosts(grounds.store_hosts)}: {error}"
         ) from error
 
 
@@ -178,35 +226,46 @@ def observe(store: StoreServer, job: Job) -> None:
         store.observe(prefix, heard)
 
 
-def _plan(request: Request, prepared: Prepared, store: StoreServer, stdin: int) -> WorkerPlan:
-    job, slots, console = request.job, request.slots, request.console
-    own_environment = {slot.rank: slot_environment(slot) for slot in slots}
-    for name, facts in prepared.hosts.items():
-        placed = [slot.rank for slot in slots if slot.hostname == name]
-        threads = compute_threads(request.inherited, len(placed), facts.cores)
-        if threads is not None and "OMP_NUM_THREADS" not in job.options:
-            console.narrate(
-                f"OMP_NUM_THREADS={threads} on {name} (not set before): "
-                f"{counted(facts.cores, 'core')} for {counted(len(placed), 'rank')}"
-            )
-            for rank in placed:
-                own_environment[rank]["OMP_NUM_THREADS"] = str(threads)
-    if prepared.hosts:
-        console.narrate(f"starting {len(slots)} x {shlex.join(job.command)}")
-    return WorkerPlan(
+def _plan(request: Request, grounds: Grounds, store: StoreServer, stdin: int) -> FleetPlan:
+    job = request.job
+    return FleetPlan(
         command=job.command,
         environment=job_environment(
             request.inherited,
             {**interface_environment(job.interfaces), **job.options},
             store=store.addresses,
-            secret_key=prepared.key if prepared.carries_key else None,
+            secret_key=grounds.key if grounds.carries_key else None,
             job_id=store.job,
         ),
-        own_environment=own_environment,
         call=job.call,
         call_is_input=job.call_is_input,
         stdin=stdin,
     )
+
+
+def _workers(request: Request, hosts: Mapping[str, HostFacts]) -> list[FleetWorker]:
+    """A worker for each rank; on these hosts, or wherever the fleet places them."""
+    if "" in hosts:
+        return [FleetWorker(slot.rank, "", {}, slot.rank) for slot in request.slots]
+    job, slots, console = request.job, request.slots, request.console
+    threads: dict[str, str] = {}  # by host
+    for name, facts in hosts.items():
+        placed = sum(slot.hostname == name for slot in slots)
+        number = compute_threads(request.inherited, placed, facts.cores)
+        if number is not None and "OMP_NUM_THREADS" not in job.options:
+            console.narrate(
+                f"OMP_NUM_THREADS={number} on {name} (not set before): "
+                f"{counted(facts.cores, 'core')} for {counted(placed, 'rank')}"
+            )
+            threads[name] = str(number)
+    console.narrate(f"starting {len(slots)} x {shlex.join(job.command)}")
+    workers = []
+    for slot in slots:
+        own = slot_environment(slot)
+        if slot.hostname in threads:
+            own["OMP_NUM_THREADS"] = threads[slot.hostname]
+        workers.append(FleetWorker(slot.rank, slot.hostname, own, slot.rank))
+    return workers
 
 
 def _spoil(store: StoreServer, action: Action) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import selectors
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from horovod.errors import LaunchError
 from horovod.launch.agent.terms import BEAT_S
@@ -22,7 +22,6 @@ from horovod.launch.mailbox import Mailbox
 
 __all__ = ["Connections"]
 
-_ATTEMPTS = 5
 _STALL_S = 2 * BEAT_S
 
 
@@ -30,8 +29,7 @@ class Connections:
     """One connection per host. What happens arrives as news: pairs of host name and what it is.
 
     Args:
-        commands: by host, what runs an agent there; its text is sent to standard input.
-        text: the agent's.
+        text: the agent's, which is sent to the standard input of each command.
         silence_s: a host that says nothing for so long is lost.
         attempts: how often each host is tried.
         greeting_s: how long one attempt may take.
@@ -39,11 +37,10 @@ class Connections:
 
     def __init__(
         self,
-        commands: Mapping[str, Sequence[str]],
         text: bytes,
         silence_s: float,
         *,
-        attempts: int = _ATTEMPTS,
+        attempts: int = 1,
         greeting_s: float = float("inf"),
     ) -> None:
         self.silence_s = silence_s
@@ -54,8 +51,8 @@ class Connections:
         self._news: Mailbox[tuple[str, News]] = Mailbox()
         self._calls: Mailbox[Callable[[], None]] = Mailbox()
         # Of the thread, which alone changes them: the newest connection of each host, and all that still run.
-        self._hosts = {name: Connection(self, name, command) for name, command in commands.items()}
-        self._running = list(self._hosts.values())
+        self._hosts: dict[str, Connection] = {}
+        self._running: list[Connection] = []
         self._closing_until: float | None = None
         self._deliver: Callable[[int, str, bytes, Callable[[int], None]], None] | None = None
         self.selector.register(self._calls, selectors.EVENT_READ, self._make_calls)
@@ -196,8 +193,6 @@ class Connections:
             raise
 
     def _serve(self) -> None:
-        for host in self._running:
-            host.start()
         beat_at = time.monotonic()
         while self._closing_until is None or any(host.running for host in self._running):
             now = time.monotonic()

@@ -26,7 +26,6 @@ from horovod.launch.contracts.events import (
     Started,
     Stopped,
 )
-from horovod.launch.contracts.launcher import WorkerPlan
 from horovod.runtime.ending import harmless
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CannotFollow",
     "environment_text",
-    "open_plan_request",
     "path_text",
     "plan_request",
     "request_line",
@@ -51,46 +49,29 @@ class CannotFollow(LaunchError):
 
 
 def plan_request(
-    plan: WorkerPlan,
-    workers: Iterable[Mapping[str, object]],
+    command: Iterable[str],
     environment: Mapping[str, str],
+    workers: Iterable[Mapping[str, Any]],
     nofile: int,
-    **elsewhere: object,
+    **further: object,
 ) -> bytes:
     """The first request.
 
     Args:
-        workers: per rank its number and, on this host, the descriptors of its streams.
         environment: what all ranks of the host have in common.
+        workers: per rank its number, its own environment and, on this host, the descriptors of its streams.
         nofile: limit on descriptors that ranks shall have, 0: the agent's.
-        elsewhere: what the agent of another host needs besides.
+        further: what the agent of another host needs besides, or one whose ranks come and go.
     """
-    return request_line(
-        {
-            "command": [_byte_text(word) for word in plan.command],
-            "environment": environment_text(environment),
-            "workers": [
-                {**worker, "environment": environment_text(plan.own_environment[_rank(worker)])}
-                for worker in workers
-            ],
-            "nofile": nofile,
-            **elsewhere,
-        }
-    )
-
-
-def open_plan_request(
-    command: Iterable[str], environment: Mapping[str, str], nofile: int, **elsewhere: object
-) -> bytes:
-    """The first request to an agent whose ranks come and go; arguments as for `plan_request`."""
     return request_line(
         {
             "command": [_byte_text(word) for word in command],
             "environment": environment_text(environment),
-            "workers": [],
-            "open": True,
+            "workers": [
+                {**worker, "environment": environment_text(worker["environment"])} for worker in workers
+            ],
             "nofile": nofile,
-            **elsewhere,
+            **further,
         }
     )
 
@@ -150,12 +131,6 @@ _EVENTS: Mapping[str, Reader[Event]] = {
     "gone": record(Gone, complete=True),
     "finished": record(Finished, failure=lambda _: None),  # no agent knows of one
 }
-
-
-def _rank(worker: Mapping[str, object]) -> int:
-    rank = worker["rank"]
-    assert isinstance(rank, int)
-    return rank
 
 
 def _byte_text(word: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from horovod.errors import LaunchError
+from horovod.errors import HorovodError, LaunchError
 from horovod.launch.placement.hosts import Slot
 
 __all__ = [
@@ -166,12 +166,12 @@ class HostLost(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The job cannot go on, though no rank has failed. News that say more, a rank's end or a lost host, may
-    still come within ``waits_s``, and are the cause then.
+    """The job cannot go on, though no rank has failed. `unwatched`: nobody watches its ranks any more, and
+    all that could be ended has been; `Finished` follows.
     """
 
-    error: LaunchError
-    waits_s: float = 0.0
+    error: HorovodError
+    unwatched: bool = False
 
 
 class Finished(NamedTuple):

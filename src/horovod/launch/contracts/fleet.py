@@ -62,13 +62,16 @@ class FleetPlan(NamedTuple):
     command: tuple[str, ...]
     environment: Mapping[str, str]
     call: Sequence[memoryview] = ()
-    """As `WorkerPlan.call`; results are in ``Output.results()`` by the number of the worker."""
+    """Bytes that every worker can read, in one piece of memory for each host; then each also has a pipe for
+    its result, the stream ``RESULT`` of `Output`. Both descriptors are in the worker's environment, as
+    ``HOROVOD_RUN_DESCRIPTORS=call,result``.
+    """
     patience_s: float = 0.0
     """Seconds that hosts and workers wait for another launcher when this one is gone; 0: they end with it."""
     secret: str = ""
     """Of the job, if they wait: who knows it and is the same user finds them."""
     call_is_input: bool = False
-    """As `WorkerPlan.call_is_input`."""
+    """Every worker reads `call` on its standard input instead, from the beginning; there is no result."""
     stdin: int = -1
     """Of a `ClosedFleet`: a descriptor of this process that is the standard input of worker 0; -1: none."""
 
@@ -162,9 +165,9 @@ class ClosedFleet(Processes, Protocol):
         after several attempts (`HostRetried`). The user gives up, by `finish`, after the limit for the start.
         """
 
-    def serve(self, plan: FleetPlan, store: StoreServer) -> None:
+    def serve(self, plan: FleetPlan, store: StoreServer | None) -> None:
         """The store of the job is there and serves, at addresses that are in the plan. Comes once, when all
-        hosts have been reached, before `start`.
+        hosts have been reached, before `start`. None: it is not ours.
         """
 
     def start(self, workers: Sequence[FleetWorker]) -> None:
@@ -184,6 +187,7 @@ class ClosedFleet(Processes, Protocol):
         """Say what the start waits for, as a part of a sentence: "2 tasks of Spark were awaited"; empty if
         that is nothing, or has no name.
         """
+        return ""
 
 
 class Fleet(Processes, Protocol):

@@ -8,20 +8,30 @@ from typing import Any, NamedTuple
 
 from horovod.bootstrap.store.server import StoreServer
 from horovod.errors import ConfigError
-from horovod.launch.contracts.fleet import Fleet, FleetPlan, MakeFleet, Request
-from horovod.launch.contracts.launcher import Launcher
+from horovod.launch.contracts.fleet import (
+    ClosedFleet,
+    Fleet,
+    FleetPlan,
+    MakeClosedFleet,
+    MakeFleet,
+    Request,
+)
 from horovod.launch.output.streams import Output
 
-__all__ = ["CHOICES", "LAUNCHERS", "Row", "load_launcher", "make_fleet"]
+__all__ = ["CHOICES", "LAUNCHERS", "Row", "load", "make_closed_fleet", "make_fleet"]
+
+_BY_PROGRAM = "horovod.launch.external.fleet:ProgramFleet"
 
 
 class Row(NamedTuple):
     """Facts about a launcher that are known before it is imported."""
 
     name: str
-    where: str
-    """``module:attribute`` of a class that is a `Launcher`; with a `program`, of a `ProgramLauncher`
-    (`horovod.launch.external.program_launcher`).
+    closed: str
+    """``module:attribute`` of what is `MakeClosedFleet`, for jobs whose ranks are all known."""
+    line: str = ""
+    """``module:attribute`` of what makes a `StartLine` of an `Order` (`horovod.launch.external.order`): the
+    command line of its `program`.
     """
     switch: str = ""
     """An option that asks for it, besides ``--launcher``."""
@@ -51,13 +61,13 @@ LAUNCHERS: Mapping[str, Row] = {
     for row in (
         Row(
             "local",
-            "horovod.launch.launchers.local:LocalLauncher",
+            "horovod.launch.launchers.local:LocalFleet",
             stays_here=True,
             fleet="horovod.launch.launchers.fleet:local_fleet",
         ),
         Row(
             "ssh",
-            "horovod.launch.launchers.ssh:SshLauncher",
+            "horovod.launch.launchers.ssh:SshFleet",
             switch="--gloo",
             on_one_host="local",
             stays_here=True,
@@ -65,7 +75,8 @@ LAUNCHERS: Mapping[str, Row] = {
         ),
         Row(
             "mpirun",
-            "horovod.launch.launchers.mpirun:MpirunLauncher",
+            _BY_PROGRAM,
+            line="horovod.launch.launchers.mpirun:start_line",
             switch="--mpi",
             program="mpirun",
             missing="--mpi and --launcher mpirun need mpirun, which is not on PATH. Install Open MPI, MPICH "
@@ -75,7 +86,8 @@ LAUNCHERS: Mapping[str, Row] = {
         ),
         Row(
             "srun",
-            "horovod.launch.launchers.srun:SrunLauncher",
+            _BY_PROGRAM,
+            line="horovod.launch.launchers.srun:start_line",
             program="srun",
             missing="--launcher srun needs Slurm's srun, which is not on PATH. Leave the option out, or run "
             "this where Slurm is installed.",
@@ -83,7 +95,8 @@ LAUNCHERS: Mapping[str, Row] = {
         ),
         Row(
             "jsrun",
-            "horovod.launch.launchers.jsrun:JsrunLauncher",
+            _BY_PROGRAM,
+            line="horovod.launch.launchers.jsrun:start_line",
             switch="--jsrun",
             program="jsrun",
             missing="--jsrun needs jsrun, which is not on PATH. Use --gloo or --mpi in its place.",
@@ -92,7 +105,7 @@ LAUNCHERS: Mapping[str, Row] = {
         ),
         Row(
             "spark",
-            "horovod.launch.launchers.spark:SparkLauncher",
+            "horovod.launch.launchers.spark:TaskFleet",
             hidden=True,
             fleet="horovod.launch.launchers.spark:SparkFleet",
         ),
@@ -107,10 +120,14 @@ CHOICES = tuple(
 """Launchers that a user can ask for."""
 
 
-def load_launcher(row: Row) -> Launcher:
-    """A new one; its module is imported when it is first asked for."""
-    launcher: Launcher = _load(row.where)()
-    return launcher
+def make_closed_fleet(row: Row, request: Request, output: Output) -> ClosedFleet:
+    """Make the fleet of this launcher, for a job whose ranks are all known.
+
+    Raises:
+        LaunchError: this machine has no room for it.
+    """
+    make: MakeClosedFleet = load(row.closed)
+    return make(request, output)
 
 
 def make_fleet(row: Row, request: Request, plan: FleetPlan, output: Output, store: StoreServer) -> Fleet:
@@ -126,10 +143,11 @@ def make_fleet(row: Row, request: Request, plan: FleetPlan, output: Output, stor
         raise ConfigError(
             f"{row.name} cannot add ranks to a running job, as elastic training needs: use {able}{also}."
         )
-    make: MakeFleet = _load(row.fleet)
+    make: MakeFleet = load(row.fleet)
     return make(request, plan, output, store)
 
 
-def _load(where: str) -> Any:
+def load(where: str) -> Any:
+    """Import what ``module:attribute`` names."""
     module, _, attribute = where.partition(":")
     return getattr(importlib.import_module(module), attribute)

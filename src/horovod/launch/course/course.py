@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from horovod.errors import LaunchError
 from horovod.launch.contracts.errors import JobInterrupted
-from horovod.launch.contracts.events import Event, Exited, HostLost, PassedOn
+from horovod.launch.contracts.events import Event, Exited, Failed, HostLost, PassedOn
 from horovod.launch.contracts.fleet import Processes
 from horovod.launch.contracts.signals import Signals, signal_name
 from horovod.launch.driver.actions import Action, Finish, Kill, Say
@@ -101,18 +100,19 @@ class Course:
             self._status.instead = driver.describe(now)
 
     def _events(self) -> Sequence[Event]:
-        try:
-            return self._processes.events()
-        except LaunchError as error:
-            if not self._signals.arrived:
-                raise
-            signum = self._signals.arrived[0]  # batch systems end both
-            elapsed_s = self._clock() - self._driver.began_at
-            raise JobInterrupted(
-                f"{signal_name(signum)} ended the job after {elapsed_s:.1f} s, and the process that watched "
-                "the ranks has ended as well; all ranks were killed.",
-                signum=signum,
-            ) from error
+        events = self._processes.events()
+        error = next((each.error for each in events if isinstance(each, Failed) and each.unwatched), None)
+        if error is None:
+            return events
+        if not self._signals.arrived:
+            raise error
+        signum = self._signals.arrived[0]  # batch systems end both
+        elapsed_s = self._clock() - self._driver.began_at
+        raise JobInterrupted(
+            f"{signal_name(signum)} ended the job after {elapsed_s:.1f} s, and the process that watched the "
+            "ranks has ended as well; all ranks were killed.",
+            signum=signum,
+        ) from error
 
     def _hear(self, event: Event, now: float) -> None:
         match event:

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from horovod.errors import LaunchError
+from horovod.errors import HorovodError
 from horovod.launch.contracts.events import (
     Continued,
     Event,
@@ -49,7 +49,7 @@ class Outcome:
     failure: End | None = None
     """The end of the rank that failed first, with what it said."""
     refused: Refused | None = None
-    error: LaunchError | None = None
+    error: HorovodError | None = None
     """Error of the job's launcher."""
     signum: int | None = None
     hosts: Mapping[int, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class FixedDriver(Driver):
         self._signals = 0
         self._failure: End | None = None
         self._refused: Refused | None = None
-        self._error: LaunchError | None = None
+        self._error: HorovodError | None = None
         self._lost: list[HostLost] = []
         self._ended = 0
         self._caused_at: float | None = None

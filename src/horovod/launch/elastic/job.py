@@ -22,9 +22,8 @@ from horovod.config import value_of
 from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.agent.host import machine_name
 from horovod.launch.contracts.errors import JobInterrupted
-from horovod.launch.contracts.fleet import Fleet, FleetPlan, FleetWorker, MakeFleet, Request
+from horovod.launch.contracts.fleet import Fleet, FleetPlan, FleetWorker, Grounds, MakeFleet, Request
 from horovod.launch.contracts.job import Job, Results
-from horovod.launch.contracts.launcher import Prepared
 from horovod.launch.contracts.registry import LAUNCHERS, make_fleet
 from horovod.launch.contracts.signals import Signals, signal_name
 from horovod.launch.course.course import Course
@@ -210,19 +209,19 @@ class _ElasticJob:
             hosts = _store_hosts(self._job, elastic.rules)
             # Other hosts may never come. Tasks of Spark are at the store before they are hosts.
             reserved = hosts[1:] if self._job.tasks is None else ()
-            prepared = Prepared(hosts, reserved=reserved)
-            self._store = make_store(prepared)
+            grounds = Grounds(hosts, reserved=reserved)
+            self._store = make_store(grounds)
         else:
-            prepared = Prepared(
+            grounds = Grounds(
                 [host for host, _ in saved.store], key=bytes.fromhex(saved.key), job_id=saved.job
             )
-            self._store = _store(prepared, saved)
+            self._store = _store(grounds, saved)
             stack.callback(self._store.stop)
             # Only who has the address may go on: until now another one may have.
             saved = load(elastic.state) if elastic.state is not None else saved
             policy = saved.state_machine()
         self._driver = GrowingDriver(policy, self._job.command[0], machine_name(), self._clock.now())
-        self._key = prepared.key
+        self._key = grounds.key
         self._door = secrets.token_hex(16) if saved is None else saved.door
         return saved
 
@@ -413,9 +412,9 @@ class _ElasticJob:
             pass  # its host was lost a moment ago, which is still to be read
 
 
-def _store(prepared: Prepared, saved: Saved) -> StoreServer:
+def _store(grounds: Grounds, saved: Saved) -> StoreServer:
     try:
-        return make_store(prepared, saved.store[0][1])
+        return make_store(grounds, saved.store[0][1])
     except LaunchError as error:
         raise LaunchError(
             "--resume: the driver of this job still runs, or ran on another machine than this one, where its "

@@ -1,4 +1,4 @@
-"""Messages that the wrapper of a rank (`rank_wrapper`) and the launching process (`workers`) leave for each
+"""Messages that the wrapper of a rank (`rank_wrapper`) and the launching process (`fleet`) leave for each
 other in the store. Every rank of the job may write there, so what is read is checked first. Rank R:
 
     job/place/R    what to run and where, from the launching process, once all have arrived

@@ -7,17 +7,31 @@ Keys do not travel: see `key`.
 from __future__ import annotations
 
 import re
+import sys
+import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from horovod.bootstrap.place.interpreter import module_words
 from horovod.bootstrap.trust.secret import SECRET_VARIABLE
+from horovod.errors import ConfigError
+from horovod.launch.contracts.job import Job
+from horovod.launch.contracts.registry import LAUNCHERS, load
+from horovod.launch.environment import for_other_hosts
+from horovod.launch.external.key import NO_CARD
 from horovod.launch.placement.hosts import HostSlots
+from horovod.launch.programs import find_program
 
 __all__ = [
     "Order",
     "StartLine",
+    "dry_line",
     "exported_names",
+    "line_for",
+    "make_order",
+    "used_hosts",
 ]
 
 # Set by batch systems and MPI for the process that reads them: wrong in another one.
@@ -72,3 +86,72 @@ def exported_names(environment: Mapping[str, str]) -> tuple[str, ...]:
             if _NAME.match(name) and not _OF_OTHERS.match(name) and name != SECRET_VARIABLE
         )
     )
+
+
+def dry_line(job: Job, inherited: Mapping[str, str]) -> StartLine:
+    """The command line that `job` would be started with, but for the variables that the job itself adds.
+
+    Raises:
+        ConfigError: the launcher cannot do what was asked for.
+        LaunchError: it is not there, or not known.
+    """
+    with tempfile.TemporaryDirectory(prefix="farandole-launch-") as folder:
+        return line_for(job, inherited, Path(folder))
+
+
+def line_for(job: Job, environment: Mapping[str, str], folder: Path, card: str = NO_CARD) -> StartLine:
+    """The command line of the launcher's program for `job`.
+
+    Args:
+        environment: of the job.
+        folder: for files that the program is given.
+        card: leads to the key of the job.
+
+    Raises:
+        ConfigError: the launcher cannot do what was asked for.
+        LaunchError: it is not there, or not known.
+    """
+    line: StartLine = load(LAUNCHERS[job.launcher].line)(make_order(job, environment, folder, card))
+    return line
+
+
+def make_order(job: Job, environment: Mapping[str, str], folder: Path, card: str = NO_CARD) -> Order:
+    """Make the order to the program for `job`; arguments as of `line_for`.
+
+    Raises:
+        ConfigError: there is no such program.
+    """
+    row = LAUNCHERS[job.launcher]
+    program = find_program(row.program, environment)
+    if program is None:
+        raise ConfigError(row.missing)
+    ssh = [] if job.ssh.port is None else ["-p", str(job.ssh.port)]
+    if job.ssh.identity_file is not None:
+        ssh += ["-i", job.ssh.identity_file]
+    return Order(
+        program=program,
+        command=(
+            sys.executable,
+            *module_words("horovod.launch.rank_wrapper", top=str(Path(__file__).parents[3])),
+            job.launcher,
+            card,
+            *job.command,
+        ),
+        processes=job.processes,
+        hosts=used_hosts(job),
+        # A dry run has the user's own environment, with whatever key is in that.
+        environment={name: value for name, value in environment.items() if name != SECRET_VARIABLE},
+        exported=exported_names(for_other_hosts(environment)[0]),
+        folder=folder,
+        arguments=job.arguments,
+        binding=job.binding,
+        interfaces=job.interfaces,
+        ssh=(*ssh, *job.ssh.arguments),
+        tcp=job.tcp,
+    )
+
+
+def used_hosts(job: Job) -> tuple[HostSlots, ...]:
+    """The hosts that get ranks, with how many; empty if nobody has named any."""
+    counts = Counter(slot.hostname for slot in job.place()) if job.hosts else {}
+    return tuple(HostSlots(name, count) for name, count in counts.items())

@@ -1,4 +1,4 @@
-"""A fleet behind host agents: by ssh on other hosts, and on this machine in the same way without ssh."""
+"""A fleet of host agents that grows: by ssh on other hosts, on this machine in the same way without ssh."""
 
 from __future__ import annotations
 
@@ -10,22 +10,14 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from horovod.bootstrap.store.server import StoreServer
 from horovod.launch.agent import bundle
-from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
 from horovod.launch.agent_client.connection import WATCHER
 from horovod.launch.agent_client.connections import Connections
-from horovod.launch.agent_client.messages import (
-    environment_text,
-    open_plan_request,
-    path_text,
-    request_line,
-    start_request,
-)
+from horovod.launch.agent_client.messages import request_line, start_request
 from horovod.launch.agent_client.news import (
     CaughtUp,
     Greeting,
@@ -52,18 +44,17 @@ from horovod.launch.contracts.events import (
     Rejoined,
     Started,
 )
-from horovod.launch.contracts.fleet import FleetPlan, FleetWorker, Request
+from horovod.launch.contracts.fleet import Fleet, FleetPlan, FleetWorker, Request
 from horovod.launch.environment import current_directory, for_other_hosts
+from horovod.launch.launchers.closed_fleet import END_S, WINDOW_BYTES, Surroundings
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import Output
 from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
 
-__all__ = ["AgentFleet", "Surroundings", "local_fleet", "ssh_fleet"]
+__all__ = ["AgentFleet", "local_fleet", "ssh_fleet"]
 
-_WINDOW_BYTES = 1 << 20  # of output on its way from one host
 _MOST_DESCRIPTORS = 1 << 16  # for hosts and files: nobody knows how many will come
-_END_S = GRACE_S + GIVE_UP_S + 1.0  # an agent that is told to end needs no longer
 _NOBODY = "its agent has ended, and with it all workers there"
 _UNASKED = "its agent has ended, though nobody told it to"
 
@@ -109,18 +100,7 @@ class _Host:
     """Request to end, for the agent of another launcher as soon as that is ours."""
 
 
-class Surroundings(NamedTuple):
-    """Command, environment and directory that workers on a host start with. ``defaults``: environment where
-    the host has none.
-    """
-
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    defaults: Mapping[str, str]
-    directory: str
-
-
-class AgentFleet:
+class AgentFleet(Fleet):
     """A `Fleet` of host agents.
 
     Args:
@@ -155,9 +135,7 @@ class AgentFleet:
         self._closed = False
         self._survivors: list[int] = []
         self._found: Mailbox[tuple[str, _Host, bool] | None] = Mailbox()
-        self.connections = Connections(
-            {}, self._text, self._silence_s, attempts=1, greeting_s=request.limits.start_s
-        )
+        self.connections = Connections(self._text, self._silence_s, greeting_s=request.limits.start_s)
         self.connections.deliver_to(output.put)
         self.poller = select.epoll()
         for descriptor in (self.connections.fileno(), self._found.fileno()):
@@ -241,7 +219,7 @@ class AgentFleet:
         if not self._closed:
             self._closed = True
             self.poller.close()
-            self.connections.close(_END_S)
+            self.connections.close(END_S)
             self._found.close()
 
     def _seek(self, name: str, host: _Host) -> None:
@@ -282,7 +260,7 @@ class AgentFleet:
         else:
             host.state = _State.DROPPED
             self.connections.request(name, request_line(request))
-            self.connections.leave(name, _END_S)
+            self.connections.leave(name, END_S)
 
     def _connect(self, name: str, host: _Host, here: bool) -> None:
         if self._hosts.get(name) is not host or host.state is not _State.SOUGHT:
@@ -386,19 +364,15 @@ class AgentFleet:
 
     def _begin(self, name: str, host: _Host) -> None:
         host.state = _State.REACHED
-        command, environment, defaults, directory = self.surroundings(name, host.here)
-        self.connections.expect(name, [], _WINDOW_BYTES)
+        self.connections.expect(name, [], WINDOW_BYTES)
         self.connections.request(
             name,
-            open_plan_request(
-                command,
-                environment,
-                nofile=self._nofile if host.here else 0,
+            self.surroundings(name, host.here).plan(
+                (),
+                self._nofile if host.here else 0,
+                open=True,
                 inherit=not host.here,
-                defaults=environment_text(defaults),
-                directory=path_text(directory),
                 silence_s=self._silence_s,
-                window=_WINDOW_BYTES,
                 call_is_input=self._plan.call_is_input,
                 **self._door(name),
             ),
@@ -410,7 +384,7 @@ class AgentFleet:
             f"host {name}: looking for the agent that another launcher has left, with "
             f"{counted(len(workers), 'worker')}"
         )
-        self.connections.expect(name, workers, _WINDOW_BYTES)
+        self.connections.expect(name, workers, WINDOW_BYTES)
         self.connections.attach(name, door_of(self._plan.secret, name))
         if host.then is not None:
             self._drop(name, host.then)

@@ -7,29 +7,26 @@ from collections.abc import Sequence
 
 from horovod.errors import ConfigError
 from horovod.launch.external.order import Order, StartLine
-from horovod.launch.external.program_launcher import ProgramLauncher
 from horovod.launch.phrases import counted
 from horovod.launch.placement.hosts import HostSlots, too_few_slots
 from horovod.launch.placement.lsf import NodeShape, node_shape
 
-__all__ = ["JsrunLauncher", "rank_file"]
+__all__ = ["start_line", "rank_file"]
 
 
-class JsrunLauncher(ProgramLauncher):
-    """Asks CSM for the cores and GPUs of the hosts, if nobody has said how to bind."""
-
-    def start_line(self, order: Order) -> StartLine:
-        words = [order.program]
-        if order.binding is not None:
-            words += order.binding
-        else:
-            file = order.folder / "ranks.erf"
-            file.write_text(rank_file(order.hosts, order.processes, node_shape("jsrun", order.environment)))
-            words += ["--erf_input", str(file)]
-        flags = [*(["-tcp"] if order.tcp else []), *order.arguments]
-        if flags:
-            words += ["--smpiargs", shlex.join(flags)]
-        return StartLine((*words, *order.command), order.environment)
+def start_line(order: Order) -> StartLine:
+    """A command line that asks CSM for the cores and GPUs of the hosts, if nobody has said how to bind."""
+    words = [order.program]
+    if order.binding is not None:
+        words += order.binding
+    else:
+        file = order.folder / "ranks.erf"
+        file.write_text(rank_file(order.hosts, order.processes, node_shape("jsrun", order.environment)))
+        words += ["--erf_input", str(file)]
+    flags = [*(["-tcp"] if order.tcp else []), *order.arguments]
+    if flags:
+        words += ["--smpiargs", shlex.join(flags)]
+    return StartLine((*words, *order.command), order.environment)
 
 
 def rank_file(hosts: Sequence[HostSlots], processes: int, shape: NodeShape) -> str:

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.external.order import Order, StartLine
-from horovod.launch.external.program_launcher import ProgramLauncher
 from horovod.launch.placement.hosts import named
 from horovod.launch.programs import ask
 
-__all__ = ["Make", "Mpi", "MpirunLauncher", "mpirun_line", "recognise"]
+__all__ = ["Make", "Mpi", "start_line", "mpirun_line", "recognise"]
 
 _LIMIT_S = 30.0
 _MANY_HOSTS = 64  # from here on one ssh starts them all, rather than a tree of them
@@ -79,11 +78,9 @@ def recognise(program: str, environ: Mapping[str, str]) -> Mpi:
     return Mpi(make, int(version[1]) if version else 0, program)
 
 
-class MpirunLauncher(ProgramLauncher):
-    """By the ``mpirun`` that is installed."""
-
-    def start_line(self, order: Order) -> StartLine:
-        return mpirun_line(recognise(order.program, order.environment), order)
+def start_line(order: Order) -> StartLine:
+    """The command line of the ``mpirun`` that is installed."""
+    return mpirun_line(recognise(order.program, order.environment), order)
 
 
 def mpirun_line(mpi: Mpi, order: Order) -> StartLine:

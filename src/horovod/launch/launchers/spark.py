@@ -3,259 +3,212 @@
 from __future__ import annotations
 
 import select
-import time
-from collections.abc import Mapping, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.errors import LaunchError, StoreTimeout
-from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
 from horovod.launch.agent_client.connections import Connections
-from horovod.launch.agent_client.messages import path_text, plan_request
-from horovod.launch.agent_client.news import Greeting, Lost, Unreachable
-from horovod.launch.contracts.errors import JobInterrupted
-from horovod.launch.contracts.events import Event, Failed, HostLost, Placed
-from horovod.launch.contracts.fleet import FleetPlan, Request
-from horovod.launch.contracts.launcher import Prepared, WorkerPlan
+from horovod.launch.agent_client.news import Greeting, Lost, News, Unreachable
+from horovod.launch.contracts.events import Event, Failed, HostFacts, HostLost, HostReached, Placed
+from horovod.launch.contracts.fleet import FleetPlan, FleetWorker, Grounds, Request
 from horovod.launch.contracts.tasks import Card, TaskSource
 from horovod.launch.environment import slot_environment
-from horovod.launch.launchers.fleet import AgentFleet, Surroundings
-from horovod.launch.launchers.ssh import ManyWorkers
+from horovod.launch.launchers.closed_fleet import ClosedAgentFleet, Surroundings
+from horovod.launch.launchers.fleet import AgentFleet
 from horovod.launch.mailbox import Mailbox
-from horovod.launch.output.streams import RESULT, STREAMS, Output
+from horovod.launch.output.streams import Output
 from horovod.launch.placement.hosts import HostSlots, Slot, named
 from horovod.launch.tasks.links import Left, Nonsense, Tasks
 from horovod.launch.tasks.messages import Arrival
 from horovod.launch.tasks.places import Placement, place_tasks
 
-__all__ = ["DEVICES_VARIABLE", "SparkFleet", "SparkLauncher", "elastic_name"]
+__all__ = ["DEVICES_VARIABLE", "SparkFleet", "TaskFleet", "elastic_name"]
 
 DEVICES_VARIABLE = "HOROVOD_SPARK_DEVICES"
 """Addresses of the GPUs that Spark has given to the task of a rank, with commas."""
 
-_WINDOW_BYTES = 1 << 20  # of output on its way from one task
-_END_S = GRACE_S + GIVE_UP_S + 1.0
 _GREETING_S = 30.0
 _REORDERED_S = 1.0  # what became of a task may be known so late
 _MOST_WHY = 4000  # characters of what another system says
 
 
-class SparkLauncher:
-    """One rank in each task of `Job.tasks`, which comes with its own Python and environment."""
+class TaskFleet(ClosedAgentFleet):
+    """One rank in each task of `Job.tasks`, which comes with its own Python and environment. Ranks are placed
+    when all tasks are there.
+    """
 
-    def __init__(self) -> None:
-        self._tasks: Tasks | None = None
-        self._connections: Connections | None = None
-        self._source: TaskSource | None = None
+    call_is_there = True
 
-    def prepare(self, request: Request) -> Prepared:
+    def __init__(self, request: Request, output: Output) -> None:
         assert request.job.tasks is not None
-        self._request = request
         self._source = request.job.tasks
-        return Prepared(list(self._source.store_hosts))
+        self._tasks: Tasks | None = None
+        self._stage_ended: Mailbox[str] = Mailbox()
+        self._calls: Mailbox[Callable[[list[Event]], None]] = Mailbox()
+        self._timers: list[threading.Timer] = []
+        self._arrivals: dict[int, Arrival] = {}  # by index
+        self._placement: Placement | None = None
+        self._behind: dict[str, tuple[Arrival, Slot]] = {}  # by task
+        self._awaited: set[str] = set()  # tasks in which no agent has answered
+        self._lost_some = False
+        self._why_over = ""
+        super().__init__(request, output, Connections(b"", request.limits.silence_s, greeting_s=_GREETING_S))
+        for mailbox in (self._stage_ended, self._calls):
+            self.poller.register(mailbox.fileno(), select.EPOLLIN)
 
-    def start(self, slots: Sequence[Slot], plan: WorkerPlan, store: StoreServer, output: Output) -> _Workers:
-        try:
-            return self._start(plan, store, output)
-        except BaseException:
-            self.close()  # as long as the store is there, by which the tasks hear of it
-            raise
+    def grounds(self) -> Grounds:
+        return Grounds(list(self._source.store_hosts), places=True)
+
+    def reach(self, host: str) -> None:
+        self._calls.put(lambda found: found.append(HostReached(host, HostFacts("", 0))))
+
+    def serve(self, plan: FleetPlan, store: StoreServer | None) -> None:
+        assert store is not None
+        super().serve(plan, store)
+        self._store = store
+
+    def start(self, workers: Sequence[FleetWorker]) -> None:
+        """Start the tasks."""
+        start_s = self.request.limits.start_s
+        key = bytes.fromhex(self.plan.environment[SECRET_VARIABLE])
+        self._tasks = Tasks(self._store, key)
+        self.poller.register(self._tasks.news.fileno(), select.EPOLLIN)
+        self._source.begin(
+            _card(self._source, self._store, key, start_s), self.plan.call, self._stage_ended.put
+        )
+        self._call_in(start_s, self._miss)
+
+    def awaited(self) -> str:
+        missing = self.request.job.processes - len(self._arrivals)
+        return f"{missing} tasks of {self._source.name} were awaited" if missing else ""
+
+    def surroundings(self, name: str) -> Surroundings:
+        arrival, _ = self._behind[name]
+        command = _command(self._source, self.plan.command, arrival)
+        return Surroundings(command, self.plan.environment, {}, arrival.directory)
+
+    def events(self) -> Sequence[Event]:
+        found: list[Event] = []
+        for call in self._calls.take():
+            call(found)
+        for event in super().events():
+            if isinstance(event, HostLost):
+                event = self._explained(event)
+            found.append(event)
+        for news in self._tasks.news.take() if self._tasks is not None else ():
+            match news:
+                case Arrival():
+                    self._arrived(news, found)
+                case Left(task):
+                    gone = next((each for each in self._arrivals.values() if each.task == task), None)
+                    if gone is not None and self._placement is None:
+                        why = (
+                            f"{_why_lost(self._source, gone)} before all had come. {self._source.diagnosis()}"
+                        )
+                        found.append(Failed(LaunchError(why.rstrip())))
+                case Nonsense(error):
+                    found.append(Failed(error))
+        for why in self._stage_ended.take():
+            if self._placement is None:
+                text = f"{self._source.name} has not started the tasks. {_shortened(why)}".rstrip()
+                found.append(Failed(LaunchError(text)))
+            else:  # a task that was killed may be the reason: that says more, and comes a little later
+                self._call_in(_REORDERED_S, partial(self._tell_ended, why))
+        return found
+
+    def _call_in(self, wait_s: float, call: Callable[[list[Event]], None]) -> None:
+        timer = threading.Timer(wait_s, lambda: self._calls.put(call))
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
+
+    def _miss(self, found: list[Event]) -> None:
+        """The time for tasks to come is over."""
+        came, wanted, start_s = len(self._arrivals), self.request.job.processes, self.request.limits.start_s
+        if came < wanted:
+            text = f"Only {came} of {wanted} tasks of {self._source.name} have come within {start_s:g} s."
+            text = f"{text} {self._source.shortage(came)}".rstrip()
+            found.append(Failed(StoreTimeout(text, waited_s=start_s)))
+
+    def _tell_ended(self, why: str, found: list[Event]) -> None:
+        if not self._lost_some:
+            text = f"{self._source.name} has ended the tasks of this job. {_shortened(why)}".rstrip()
+            found.append(Failed(LaunchError(text)))
+
+    def _arrived(self, arrival: Arrival, found: list[Event]) -> None:
+        wanted = self.request.job.processes
+        if arrival.index >= wanted or arrival.index in self._arrivals:
+            return  # another attempt: it waits until the job is over
+        self._arrivals[arrival.index] = arrival
+        console, source = self.request.console, self._source
+        console.narrate(
+            f"{source.name} task {arrival.index} is there: {arrival.worker} on {arrival.host}, "
+            f"{arrival.python}"
+        )
+        if len(self._arrivals) < wanted:
+            return
+        placement = self._placement = place_tasks(list(self._arrivals.values()))
+        self._store.narrow()
+        sizes = Counter(slot.hostname for slot in placement.slots)
+        console.narrate(f"{source.name} placed ranks at {named(HostSlots(*each) for each in sizes.items())}")
+        found.append(Placed(placement.slots))
+        assert self._tasks is not None
+        for each, slot in zip(placement.tasks, placement.slots, strict=True):
+            self._behind[each.task] = each, slot
+            self._awaited.add(each.task)
+            link = partial(self._tasks.link, each, _why_lost(source, each))
+            self.connections.reach(each.task, link, client=_named(source, each))
+
+    def hear(self, name: str, news: News, found: list[Event]) -> None:
+        if self._started:
+            super().hear(name, news, found)
+            return
+        match news:
+            case Greeting():
+                self._awaited.discard(name)
+                if not self._awaited:
+                    self._start_all()
+            case Unreachable(reason) | Lost(reason):
+                index = self._behind[name][0].index
+                found.append(Failed(LaunchError(f"Nothing can be started in task {index}: {reason}.")))
+
+    def _start_all(self) -> None:
+        assert self._placement is not None
+        gpus = self._placement.gpus
+        workers = {}
+        for task, (arrival, slot) in self._behind.items():
+            own = {**slot_environment(slot), **_devices(self._source, arrival, gpus[slot.hostname])}
+            workers[task] = [FleetWorker(slot.rank, slot.hostname, own, slot.rank)]
+        self.start_there(workers)
+
+    def _explained(self, lost: HostLost) -> HostLost:
+        self._lost_some = True
+        said = self._source.diagnosis()
+        reason = f"{lost.reason}. {self._source.name} says: {said}" if said else lost.reason
+        return lost._replace(host=self._behind[lost.host][1].hostname, reason=reason)
+
+    def finish(self, signum: int) -> None:
+        self._why_over = "the job has failed, or was told to end"
+        super().finish(signum)
 
     def close(self) -> None:
-        if self._connections is not None:
-            self._connections.close(_END_S)
-        if self._tasks is not None and self._source is not None:
-            # The start has failed.
-            self._source.cancel("the job is over")
+        if self._closed:
+            return
+        super().close()
+        for timer in self._timers:
+            timer.cancel()
+        if self._tasks is not None:
+            if self._why_over or not self._started:
+                self._source.cancel(self._why_over or "the job is over")
             self._tasks.dismiss_all()
             self._source.close()
             self._tasks.close()
-            self._tasks = None
-
-    def _start(self, plan: WorkerPlan, store: StoreServer, output: Output) -> _Workers:
-        assert self._source is not None
-        request, source = self._request, self._source
-        ended: Mailbox[str] = Mailbox()
-        key = bytes.fromhex(plan.environment[SECRET_VARIABLE])
-        self._tasks = Tasks(store, key)
-        source.begin(_card(source, store, key, request.limits.start_s), plan.call, ended.put)
-        arrivals = self._await_arrivals(self._tasks, source, ended)
-        placement = place_tasks(arrivals)
-        store.narrow()
-        found = Placed(placement.slots)
-        hosts = dict.fromkeys(slot.hostname for slot in placement.slots)
-        sizes = {name: sum(slot.hostname == name for slot in placement.slots) for name in hosts}
-        request.console.narrate(
-            f"{source.name} placed ranks at {named(HostSlots(*each) for each in sizes.items())}"
-        )
-        for slot in placement.slots:
-            for stream in (*STREAMS, RESULT) if plan.call else STREAMS:
-                output.expect(slot.rank, stream)
-        self._connections = Connections({}, b"", request.limits.silence_s, attempts=1, greeting_s=_GREETING_S)
-        self._connections.deliver_to(output.put)
-        ranked = list(zip(placement.tasks, placement.slots, strict=True))
-        for each in placement.tasks:
-            link = partial(self._tasks.link, each, _why_lost(source, each))
-            self._connections.reach(each.task, link, client=_named(source, each))
-        _await_greetings(self._connections, request, placement.tasks)
-        self._send_plans(placement, plan)
-        ranks = {each.task: {slot.rank} for each, slot in ranked}
-        names = {each.task: slot.hostname for each, slot in ranked}
-        many = ManyWorkers(self._connections, ranks, None, request.console.tell)
-        workers = _Workers(many, found, names, self._tasks, source, ended)
-        self._tasks = None  # they are the workers' now
-        return workers
-
-    def _await_arrivals(self, tasks: Tasks, source: TaskSource, ended: Mailbox[str]) -> list[Arrival]:
-        request = self._request
-        wanted = request.job.processes
-        deadline = time.monotonic() + request.limits.start_s
-        found: dict[int, Arrival] = {}
-        poller = select.poll()
-        for descriptor in (tasks.news.fileno(), ended.fileno(), request.signals.fileno()):
-            poller.register(descriptor, select.POLLIN)
-        while len(found) < wanted:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise StoreTimeout(
-                    f"Only {len(found)} of {wanted} tasks of {source.name} have come within "
-                    f"{request.limits.start_s:g} s. {source.shortage(len(found))}".rstrip(),
-                    waited_s=request.limits.start_s,
-                )
-            poller.poll(int(left_s * 1000) + 1)
-            request.signals.clear()
-            if request.signals.arrived:
-                raise JobInterrupted(
-                    f"a signal ended the job while {wanted - len(found)} tasks of {source.name} were "
-                    "awaited.",
-                    signum=request.signals.arrived[0],
-                )
-            for why in ended.take():
-                raise LaunchError(f"{source.name} has not started the tasks. {_shortened(why)}".rstrip())
-            for news in tasks.news.take():
-                match news:
-                    case Arrival() if news.index < wanted and news.index not in found:
-                        found[news.index] = news
-                        request.console.narrate(
-                            f"{source.name} task {news.index} is there: {news.worker} on {news.host}, "
-                            f"{news.python}"
-                        )
-                    case Arrival():
-                        pass  # another attempt: it waits until the job is over
-                    case Left(task):
-                        gone = next((each for each in found.values() if each.task == task), None)
-                        if gone is not None:
-                            why = f"{_why_lost(source, gone)} before all had come. {source.diagnosis()}"
-                            raise LaunchError(why.rstrip())
-                    case Nonsense(error):
-                        raise error
-        return list(found.values())
-
-    def _send_plans(self, placement: Placement, plan: WorkerPlan) -> None:
-        assert self._connections is not None
-        assert self._source is not None
-        for each, slot in zip(placement.tasks, placement.slots, strict=True):
-            own = {**slot_environment(slot), **_devices(self._source, each, placement.gpus[slot.hostname])}
-            whole = plan._replace(command=_command(self._source, plan.command, each))
-            self._connections.expect(each.task, [slot.rank], _WINDOW_BYTES)
-            self._connections.request(
-                each.task,
-                plan_request(
-                    whole._replace(own_environment={slot.rank: own}),
-                    [{"rank": slot.rank}],
-                    plan.environment,
-                    nofile=0,
-                    defaults={},
-                    directory=path_text(each.directory),
-                    silence_s=self._request.limits.silence_s,
-                    window=_WINDOW_BYTES,
-                ),
-            )
-
-
-class _Workers:
-    """`ManyWorkers`, each behind a task, and what becomes of the tasks."""
-
-    def __init__(
-        self,
-        many: ManyWorkers,
-        first: Placed,
-        hosts: Mapping[str, str],
-        tasks: Tasks,
-        source: TaskSource,
-        ended: Mailbox[str],
-    ) -> None:
-        self._many = many
-        self._hosts = hosts  # by task
-        self._tasks = tasks
-        self._source = source
-        self._ended = ended
-        self._found: list[Event] = [first]
-        self._failed = ""
-        self._lost = False
-        self._wake: Mailbox[None] = Mailbox()
-        self._wake.put(None)
-        self._poller = select.epoll()
-        for descriptor in (many.fileno(), ended.fileno(), tasks.news.fileno(), self._wake.fileno()):
-            self._poller.register(descriptor, select.EPOLLIN)
-
-    def fileno(self) -> int:
-        return self._poller.fileno()
-
-    def events(self) -> Sequence[Event]:
-        self._wake.take()
-        found, self._found = self._found, []
-        found += self._of_ranks()
-        for why in self._ended.take():
-            # A task that was killed may be the reason: that says more, and comes a little later.
-            until = time.monotonic() + _REORDERED_S
-            while not self._lost and time.monotonic() < until:
-                select.select([self._many.fileno()], [], [], max(0.0, until - time.monotonic()))
-                found += self._of_ranks()
-            if not self._lost:
-                text = f"{self._source.name} has ended the tasks of this job. {_shortened(why)}".rstrip()
-                found.append(Failed(LaunchError(text)))
-        for news in self._tasks.news.take():
-            if isinstance(news, Nonsense):
-                found.append(Failed(news.error))
-        return found
-
-    def _of_ranks(self) -> list[Event]:
-        found: list[Event] = []
-        for event in self._many.events():
-            if isinstance(event, HostLost):
-                self._lost = True
-                reason = self._explained(event.reason)
-                found.append(HostLost(self._hosts[event.host], event.ranks, reason))
-            else:
-                found.append(event)
-        return found
-
-    def finish(self, signum: int) -> None:
-        self._failed = self._failed or "the job has failed, or was told to end"
-        self._many.finish(signum)
-
-    def kill(self) -> None:
-        self._many.kill()
-
-    def pass_on(self, signum: int) -> None:
-        self._many.pass_on(signum)
-
-    def close(self) -> None:
-        self._poller.close()
-        self._many.close()
-        if self._failed:
-            self._source.cancel(self._failed)
-        self._tasks.dismiss_all()
-        self._source.close()
-        self._tasks.close()
-        self._wake.close()
-        self._ended.close()
-
-    def _explained(self, reason: str) -> str:
-        said = self._source.diagnosis()
-        return f"{reason}. {self._source.name} says: {said}" if said else reason
+        self._calls.close()
+        self._stage_ended.close()
 
 
 class SparkFleet(AgentFleet):
@@ -344,29 +297,6 @@ def _card(source: TaskSource, store: StoreServer, key: bytes, start_s: float) ->
     port = store.address[1]
     places = dict.fromkeys([*store.addresses, *((host, port) for host in source.reached_at)])
     return Card(tuple(places), key, store.job, start_s, tuple(source.logged), tuple(source.without))
-
-
-def _await_greetings(connections: Connections, request: Request, tasks: Sequence[Arrival]) -> None:
-    """Until an agent runs in each task."""
-    waiting = {each.task: each for each in tasks}
-    deadline = time.monotonic() + _GREETING_S
-    poller = select.poll()
-    poller.register(connections.fileno(), select.POLLIN)
-    poller.register(request.signals.fileno(), select.POLLIN)
-    while waiting:
-        poller.poll(max(0, int((deadline - time.monotonic()) * 1000)) + 1)
-        request.signals.clear()
-        if request.signals.arrived:
-            raise JobInterrupted(
-                "a signal ended the job while its ranks were being started.",
-                signum=request.signals.arrived[0],
-            )
-        for task, news in connections.news():
-            if isinstance(news, Greeting):
-                waiting.pop(task, None)
-            elif isinstance(news, (Unreachable, Lost)):
-                each = next(each for each in tasks if each.task == task)
-                raise LaunchError(f"Nothing can be started in task {each.index}: {news.reason}.")
 
 
 def _command(source: TaskSource, command: Sequence[str], arrival: Arrival) -> tuple[str, ...]:

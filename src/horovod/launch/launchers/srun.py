@@ -6,36 +6,33 @@ from collections.abc import Mapping
 
 from horovod.errors import ConfigError
 from horovod.launch.external.order import Order, StartLine
-from horovod.launch.external.program_launcher import ProgramLauncher
 from horovod.launch.programs import ask
 
-__all__ = ["SrunLauncher"]
+__all__ = ["start_line"]
 
 _LIMIT_S = 30.0
 
 
-class SrunLauncher(ProgramLauncher):
-    """Says where each task goes, in a file with a host per task: left to itself, Slurm may put three tasks on
-    one node and one on the other.
+def start_line(order: Order) -> StartLine:
+    """A command line that says where each task goes, in a file with a host per task: left to itself, Slurm
+    may put three tasks on one node and one on the other.
     """
-
-    def start_line(self, order: Order) -> StartLine:
-        words = [order.program, "--ntasks", str(order.processes), "--kill-on-bad-exit=1"]
-        if order.hosts:
-            if any(":" in host.name for host in order.hosts):
-                raise ConfigError("srun takes names of nodes, not addresses: use --launcher ssh for those.")
-            file = order.folder / "nodes"  # a path with a slash: a file, not a name
-            file.write_text("".join(f"{host.name}\n" * host.slots for host in order.hosts))
-            words += ["--nodes", str(len(order.hosts)), "--distribution=arbitrary", f"--nodelist={file}"]
-        if order.binding is not None:
-            words += order.binding
-        else:
-            words.append("--cpu-bind=none")  # else each rank would have one core
-        if order.environment.get("SLURM_STEP_ID"):
-            words.append("--overlap")  # the shell this runs in is a step itself, and holds the cores
-        if order.environment.get("HOROVOD_CPU_OPERATIONS", "").lower() == "mpi":
-            words += _mpi_type(order.program, order.arguments)
-        return StartLine((*words, *order.arguments, *order.command), _environment(order.environment))
+    words = [order.program, "--ntasks", str(order.processes), "--kill-on-bad-exit=1"]
+    if order.hosts:
+        if any(":" in host.name for host in order.hosts):
+            raise ConfigError("srun takes names of nodes, not addresses: use --launcher ssh for those.")
+        file = order.folder / "nodes"  # a path with a slash: a file, not a name
+        file.write_text("".join(f"{host.name}\n" * host.slots for host in order.hosts))
+        words += ["--nodes", str(len(order.hosts)), "--distribution=arbitrary", f"--nodelist={file}"]
+    if order.binding is not None:
+        words += order.binding
+    else:
+        words.append("--cpu-bind=none")  # else each rank would have one core
+    if order.environment.get("SLURM_STEP_ID"):
+        words.append("--overlap")  # the shell this runs in is a step itself, and holds the cores
+    if order.environment.get("HOROVOD_CPU_OPERATIONS", "").lower() == "mpi":
+        words += _mpi_type(order.program, order.arguments)
+    return StartLine((*words, *order.arguments, *order.command), _environment(order.environment))
 
 
 def _mpi_type(program: str, arguments: tuple[str, ...]) -> list[str]:

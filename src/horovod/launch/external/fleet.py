@@ -1,4 +1,4 @@
-"""Ranks that another launcher's program starts, as events for the driver of the job.
+"""The fleet of a program on PATH that starts the ranks, such as ``mpirun``, and decides where they run.
 
 The program runs as a child and is not believed: a job has succeeded when every rank has reported that its
 command did (see `rank_wrapper`). Open MPI 5's ``mpirun``, for one, ends with status 0 when a host dies, and
@@ -10,36 +10,54 @@ from __future__ import annotations
 import base64
 import math
 import selectors
+import shlex
 import signal
+import tempfile
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
+from horovod.bootstrap.network.listening import source_towards
+from horovod.bootstrap.network.routes import resolve
 from horovod.bootstrap.place.starter import Word, line_of
 from horovod.bootstrap.store.client import StoreClient
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.store.table import Cause
+from horovod.bootstrap.trust import unix
 from horovod.errors import LaunchError, RendezvousError, StoreTimeout, WorkerFailed
 from horovod.launch.agent_client.feeder import Feeder
 from horovod.launch.contracts.errors import CommandNotStarted
-from horovod.launch.contracts.events import Event, Exited, Failed, Finished, Placed, Said, Started
-from horovod.launch.contracts.fleet import Request
+from horovod.launch.contracts.events import (
+    Event,
+    Exited,
+    Failed,
+    Finished,
+    HostFacts,
+    HostReached,
+    Placed,
+    Said,
+    Started,
+)
+from horovod.launch.contracts.fleet import ClosedFleet, FleetPlan, FleetWorker, Grounds, Request
 from horovod.launch.contracts.signals import signal_name
 from horovod.launch.external import messages
+from horovod.launch.external.key import make_key
 from horovod.launch.external.messages import Arrival, Place, Report, said, understood
-from horovod.launch.external.order import StartLine
+from horovod.launch.external.order import line_for, used_hosts
 from horovod.launch.external.program import Program
 from horovod.launch.external.store_bytes import CALL, RESULT, fetch, leave
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import Output
+from horovod.launch.placement.addresses import store_hosts
 from horovod.launch.placement.hosts import HostSlots, Slot, named, place_ranks
 from horovod.launch.supervision.failures import why_unreported
 from horovod.launch.supervision.passing import listed
 from horovod.runtime.ending import harmless
 
-__all__ = ["ExternalWorkers"]
+__all__ = ["ProgramFleet"]
 
 _GRACE_S = 5.0  # between the first signal to a rank and SIGKILL
 _HEAR_S = 1.0  # how long a rank may take to learn that the job is over
@@ -51,41 +69,23 @@ _LOOK_S = 1.0  # between two looks for ranks that are silent
 _DOUBT_S = 1.0  # how long the cause may be on its way when the launcher has ended a rank
 
 
-class ExternalWorkers:
-    """The ranks of a job behind `line`, the command line of its launcher, which is started at once.
+class ProgramFleet(ClosedFleet):
+    """Ranks that the program of the job's launcher starts, each in a wrapper (`rank_wrapper`). They are
+    numbered when they are there, and known by their rank.
 
     A thread of its own watches the program and what its ranks leave in the store; two more wait for the
     store. What comes from other threads are calls, which it makes.
-
-    Args:
-        wanted: where the ranks shall be; empty: the launcher decides.
-        output: gets what ranks send home.
-        stdin: a descriptor that rank 0 reads as its standard input; -1: nothing.
-
-    Raises:
-        LaunchError: the program cannot be started.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        wanted: Sequence[HostSlots],
-        line: StartLine,
-        store: StoreServer,
-        key: bytes,
-        output: Output,
-        stdin: int = -1,
-    ) -> None:
+    def __init__(self, request: Request, output: Output) -> None:
+        self._request = request
+        self._output = output
         self._job = request.job
         self._launcher = request.job.launcher
         self._limits = request.limits
         self._console = request.console
-        self._wanted = wanted
-        self._store = store
-        self._output = output
-        self._connect: Callable[[], StoreClient] = lambda: StoreClient(
-            store.address, key, _CLIENT_S, "the launching process", job=store.job
-        )
+        self._wanted = used_hosts(request.job)
+        self._folder = tempfile.TemporaryDirectory(prefix="farandole-launch-")
         self._events: Mailbox[Event | BaseException] = Mailbox()
         self._calls: Mailbox[Callable[[], None]] = Mailbox()
         self._beats: dict[int, tuple[object, float]] = {}  # of each rank, and when it was new
@@ -98,6 +98,37 @@ class ExternalWorkers:
         self._signals = 0  # that were passed on
         self._over = False
         self._give_up_at = math.inf  # when what still runs has been killed
+        # By a way of our own: mpirun of Open MPI 5 does not tell rank 0 that its input has ended.
+        self._sent: deque[int] = deque()  # sizes of pieces that rank 0 has not taken
+        self._fed = 0
+        self._feeder: Feeder | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def grounds(self) -> Grounds:
+        request = self._request
+        self._carried = make_key(request.inherited, Path(self._folder.name), elsewhere=not request.all_here)
+        if request.all_here:
+            places = [unix.fresh_name()]
+        else:
+            # Where nobody has named hosts, all usable addresses are offered.
+            seen = {_address_towards(name) for name in request.elsewhere}
+            places = store_hosts(request.job.interfaces, sorted(filter(None, seen)))
+        return Grounds(places, True, self._carried.key, self._carried.name, carries_key=False)
+
+    def reach(self, host: str) -> None:
+        self._events.put(HostReached(host, HostFacts("", 0)))
+
+    def serve(self, plan: FleetPlan, store: StoreServer | None) -> None:
+        assert store is not None
+        self._plan = plan
+        self._store = store
+
+    def start(self, workers: Sequence[FleetWorker]) -> None:
+        """Start the program."""
+        store, plan = self._store, self._plan
+        line = line_for(self._job, plan.environment, Path(self._folder.name), self._carried.card)
+        self._console.narrate(f"starting {shlex.join(line.words)}")
         self._client = self._connect()
         try:
             self._program = Program(line)
@@ -107,17 +138,18 @@ class ExternalWorkers:
         store.observe(
             messages.PASSED, lambda key, value: self._calls.put(partial(self._take_passed, key, value))
         )
-        # By a way of our own: mpirun of Open MPI 5 does not tell rank 0 that its input has ended.
-        self._sent: deque[int] = deque()  # sizes of pieces that rank 0 has not taken
-        self._fed = 0
-        self._feeder = Feeder(stdin, self._feed) if stdin >= 0 else None
+        self._feeder = Feeder(plan.stdin, self._feed) if plan.stdin >= 0 else None
         store.observe(messages.TOOK, self._make_room)
         for wait in (self._await_arrivals, self._await_reports):
             threading.Thread(target=wait, daemon=True).start()
         self._thread = threading.Thread(target=self._run, name="external launcher", daemon=True)
         self._thread.start()
 
-    # For the course.
+    def _connect(self) -> StoreClient:
+        store = self._store
+        return StoreClient(
+            store.address, self._carried.key, _CLIENT_S, "the launching process", job=store.job
+        )
 
     def fileno(self) -> int:
         return self._events.fileno()
@@ -125,16 +157,25 @@ class ExternalWorkers:
     def events(self) -> Sequence[Event]:
         found: list[Event] = []
         for event in self._events.take():
-            if isinstance(event, BaseException):
+            if isinstance(event, LaunchError):
+                found += [Failed(event, unwatched=True), Finished(())]
+            elif isinstance(event, BaseException):
                 raise event
-            found.append(event)
+            else:
+                found.append(event)
         return found
 
     def finish(self, signum: int) -> None:
-        self._calls.put(partial(self._forward, signum))
+        self._call(partial(self._forward, signum))
 
     def kill(self) -> None:
-        self._calls.put(self._lose_patience)
+        self._call(self._lose_patience)
+
+    def _call(self, call: Callable[[], None]) -> None:
+        if self._thread is not None:
+            self._calls.put(call)
+        else:  # nothing has been started
+            self._events.put(Finished(()))
 
     def _feed(self, data: bytes) -> None:
         """On the thread of the feeder."""
@@ -152,12 +193,17 @@ class ExternalWorkers:
         self._calls.put(partial(self._pass_on, signum))
 
     def close(self) -> None:
-        self.finish(signal.SIGTERM)
-        self._thread.join()
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is not None:
+            self.finish(signal.SIGTERM)
+            self._thread.join()
         if self._feeder is not None:
             self._feeder.close()
         self._calls.close()
         self._events.close()
+        self._folder.cleanup()
 
     # The thread, while the job runs.
 
@@ -422,3 +468,10 @@ class ExternalWorkers:
                             told.add(rank)
         except RendezvousError:
             return
+
+
+def _address_towards(host: str) -> str:
+    """Our own address for packets to `host`; empty if there is no way that leaves this machine."""
+    routes, _ = resolve([(host, 0)])
+    found = (source_towards(route.host) for route in routes)
+    return next((own for own in found if own and own != "::1" and not own.startswith("127.")), "")
