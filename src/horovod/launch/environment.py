@@ -102,7 +102,12 @@ def start_timeout_s(options: Mapping[str, str], inherited: Mapping[str, str]) ->
     Raises:
         ConfigError: it is not a number.
     """
-    return _seconds("HOROVOD_START_TIMEOUT", options, inherited) or _DEFAULT_START_TIMEOUT_S
+    variable = "HOROVOD_START_TIMEOUT"
+    text = options.get(variable) or inherited.get(variable)
+    try:
+        return float(text or 0) or _DEFAULT_START_TIMEOUT_S
+    except ValueError:
+        raise ConfigError(f"{variable}={text} is not a number of seconds.", variable=variable) from None
 
 
 def rank_silence_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float:
@@ -158,16 +163,6 @@ def slot_environment(slot: Slot) -> dict[str, str]:
         "HOROVOD_CROSS_RANK": str(slot.cross_rank),
         "HOROVOD_CROSS_SIZE": str(slot.cross_size),
     }
-
-
-def _seconds(variable: str, options: Mapping[str, str], inherited: Mapping[str, str]) -> float | None:
-    text = options.get(variable) or inherited.get(variable)
-    if not text:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"{variable}={text} is not a number of seconds.", variable=variable) from None
 
 
 def compute_threads(inherited: Mapping[str, str], processes_here: int, cores: int) -> int | None:

@@ -162,23 +162,16 @@ def run(
         interfaces=interface_names(network_interfaces),
         call=pack_call(func, args, kwargs or {}),
     )
-    results, console = Results(), _console(verbose, stdout, stderr)
-    wanted = num_proc
-    with explained(results, unpickle_results):
-        if elastic:
-            options = ElasticOptions(
-                min_num_proc=min_num_proc,
-                max_num_proc=max_num_proc,
-                host_discovery_script=host_discovery_script,
-                slots_per_host=slots,
-                reset_limit=reset_limit,
-                blacklist_cooldown_range=cooldown_range,
-            )
-            wanted = _run_elastic(job, options, environment, console, results, discovery)
-        else:
-            run_job(job, environment, console, results)
-    trusted = range(wanted) if unpickle_results else results.here
-    return [result_of(results.sent.get(rank), rank, trusted=rank in trusted) for rank in range(wanted)]
+    options = ElasticOptions(
+        min_num_proc=min_num_proc,
+        max_num_proc=max_num_proc,
+        host_discovery_script=host_discovery_script,
+        slots_per_host=slots,
+        reset_limit=reset_limit,
+        blacklist_cooldown_range=cooldown_range,
+    )
+    console = _console(verbose, stdout, stderr)
+    return _run(job, options if elastic else None, environment, console, discovery, unpickle_results)
 
 
 @contextmanager
@@ -193,22 +186,31 @@ def explained(results: Results, unpickle_results: bool) -> Iterator[None]:
         raise
 
 
-def _run_elastic(
+def _run(
     job: Job,
-    options: ElasticOptions,
+    options: ElasticOptions | None,
     environment: Mapping[str, str],
     console: Console,
-    results: Results,
     discovery: HostDiscovery | None,
-) -> int:
-    """Run an elastic job. Returns of how many ranks there are results."""
-    # Jobs that are not elastic pay nothing for it.
-    from horovod.launch.elastic.job import run_elastic_job
-    from horovod.launch.elastic.options import elastic_of
+    unpickle_results: bool,
+) -> list[Any]:
+    """Run a job, and return the results of its ranks."""
+    results, wanted = Results(), job.processes
+    with explained(results, unpickle_results):
+        if options is None:
+            run_job(job, environment, console, results)
+        else:
+            # Jobs that are not elastic pay nothing for it.
+            from horovod.launch.elastic.job import run_elastic_job
+            from horovod.launch.elastic.options import elastic_of
 
-    how = elastic_of(options, job, environment, discovery, named=bool(job.hosts))
-    run_elastic_job(job, how, environment, console, results)
-    return how.rules.least
+            how = elastic_of(options, job, environment, discovery, named=bool(job.hosts))
+            wanted = how.rules.least
+            run_elastic_job(job, how, environment, console, results)
+    return [
+        result_of(results.sent.get(rank), rank, trusted=unpickle_results or rank in results.here)
+        for rank in range(wanted)
+    ]
 
 
 def _refuse_elastic(**given: object) -> None:
