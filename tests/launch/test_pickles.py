@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from horovod.errors import LaunchError
-from horovod.launch.calls.modules import Source, SourcesFinder, install_sources, local_sources
+from horovod.launch.calls.modules import ModuleSource, SourcesFinder, install_sources, local_sources
 from horovod.launch.calls.pickles import pack, unpack
 
 
@@ -96,9 +96,13 @@ def test_other_bytes_are_refused() -> None:
 
 def test_sources_make_modules_with_their_own_names_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = {
-        "shipped_one": Source("", True, "/nowhere/shipped_one/__init__.py"),
-        "shipped_one.inner": Source("from . import other\nclass Kind: pass\n", False, "/nowhere/inner.py"),
-        "shipped_one.other": Source("def fail():\n    raise ValueError('x')\n", False, "/nowhere/other.py"),
+        "shipped_one": ModuleSource("", True, "/nowhere/shipped_one/__init__.py"),
+        "shipped_one.inner": ModuleSource(
+            "from . import other\nclass Kind: pass\n", False, "/nowhere/inner.py"
+        ),
+        "shipped_one.other": ModuleSource(
+            "def fail():\n    raise ValueError('x')\n", False, "/nowhere/other.py"
+        ),
     }
     monkeypatch.setattr(sys, "meta_path", [SourcesFinder(sources), *sys.meta_path])
     inner = importlib.import_module("shipped_one.inner")
@@ -114,8 +118,8 @@ def test_sources_make_modules_with_their_own_names_and_files(monkeypatch: pytest
 
 
 def test_sources_that_come_later_replace_earlier_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    def text(value: int) -> Source:
-        return Source(f"VALUE = {value}\n", False, "/nowhere/shipped.py")
+    def text(value: int) -> ModuleSource:
+        return ModuleSource(f"VALUE = {value}\n", False, "/nowhere/shipped.py")
 
     def value(name: str) -> Any:
         return importlib.import_module(name).VALUE

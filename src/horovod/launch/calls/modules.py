@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["Source", "SourcesFinder", "install_sources", "local_sources"]
+__all__ = ["ModuleSource", "SourcesFinder", "install_sources", "local_sources"]
 
 # What belongs to this process, or to this machine.
 _NOT_SHIPPED = {"__main__", "__mp_main__", "sitecustomize", "usercustomize"}
@@ -31,7 +31,7 @@ _MOST_NEIGHBOUR_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Source:
+class ModuleSource:
     """A module: its text, whether it is a package, and the file it was read from ("" for a namespace)."""
 
     text: str
@@ -39,7 +39,7 @@ class Source:
     path: str
 
 
-def local_sources() -> dict[str, Source]:
+def local_sources() -> dict[str, ModuleSource]:
     """Every module of this process that is not installed, by name, and those beside the main script.
 
     Loaded modules are all taken. Of those that are not loaded yet, but might be inside a function, the folder
@@ -58,19 +58,19 @@ def local_sources() -> dict[str, Source]:
     return {**neighbours, **found}
 
 
-def _of_module(name: str, module: ModuleType, installed: Set[Path]) -> Source | None:
+def _of_module(name: str, module: ModuleType, installed: Set[Path]) -> ModuleSource | None:
     if not isinstance(module, ModuleType) or name.partition(".")[0] in _EVERYWHERE:
         return None
     path = getattr(module, "__file__", None)
     if path is None:
         folders = list(getattr(module, "__path__", ()))
         if folders and not any(_within(Path(folder), installed) for folder in folders):
-            return Source("", True, "")
+            return ModuleSource("", True, "")
         return None
     if not path.endswith(".py") or _within(Path(path), installed):
         return None
     try:
-        return Source(_text(Path(path)), hasattr(module, "__path__"), os.path.abspath(path))
+        return ModuleSource(_text(Path(path)), hasattr(module, "__path__"), os.path.abspath(path))
     except (OSError, SyntaxError, UnicodeDecodeError):
         return None  # its file has gone since
 
@@ -79,7 +79,7 @@ def _text(path: Path) -> str:
     return importlib.util.decode_source(path.read_bytes())
 
 
-def _neighbours(folder: Path, installed: Set[Path]) -> Iterator[tuple[str, Source]]:
+def _neighbours(folder: Path, installed: Set[Path]) -> Iterator[tuple[str, ModuleSource]]:
     """The modules and packages in ``folder``; none if they are too many to be one project."""
     if _within(folder, installed):
         return
@@ -91,7 +91,7 @@ def _neighbours(folder: Path, installed: Set[Path]) -> Iterator[tuple[str, Sourc
             return
     for name, path in files:
         try:
-            yield name, Source(_text(path), path.name == "__init__.py", str(path))
+            yield name, ModuleSource(_text(path), path.name == "__init__.py", str(path))
         except (OSError, SyntaxError, UnicodeDecodeError):
             continue  # no module of Python's
 
@@ -137,7 +137,7 @@ def _has_distributions(folder: str) -> bool:
 class SourcesFinder(importlib.abc.MetaPathFinder):
     """Imports modules from ``sources``, before any other way: so all ranks run the same text."""
 
-    def __init__(self, sources: Mapping[str, Source]) -> None:
+    def __init__(self, sources: Mapping[str, ModuleSource]) -> None:
         self.sources = sources
 
     def find_spec(
@@ -158,7 +158,7 @@ class SourcesFinder(importlib.abc.MetaPathFinder):
 
 
 class _SourceLoader(importlib.abc.InspectLoader):
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ModuleSource) -> None:
         self.source = source
 
     def get_source(self, fullname: str) -> str:
@@ -172,7 +172,7 @@ class _SourceLoader(importlib.abc.InspectLoader):
         return self.source.package
 
 
-def install_sources(sources: Mapping[str, Source]) -> None:
+def install_sources(sources: Mapping[str, ModuleSource]) -> None:
     """Make ``sources`` importable in this process, in place of files of the same names.
 
     A process may get sources several times, as the Python workers of Spark do: the last ones count, and
