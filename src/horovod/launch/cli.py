@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from horovod.errors import ConfigError, HorovodError, LaunchError, WorkerFailed
+from horovod.errors import HorovodError, LaunchError, WorkerFailed
 from horovod.launch.contracts.errors import LauncherFailed, exit_status
 from horovod.launch.contracts.job import Job
 from horovod.launch.contracts.registry import LAUNCHERS
@@ -25,7 +25,7 @@ from horovod.launch.output.console import Console
 from horovod.launch.placement.allocations import find_allocation
 from horovod.launch.placement.hosts import Allocated, named
 from horovod.launch.run import run_job
-from horovod.launch.standard_input import is_waiting, shared
+from horovod.launch.standard_input import with_input
 from horovod.version import __version__
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _run(options: LaunchOptions, console: Console, words: Sequence[str], saved: 
     launcher = choose_launcher(options.launcher, look_around(os.environ, options.launcher))
     job = replace(job, launcher=launcher)
     if not options.dry_run:
-        job = _with_input(job, options, console)
+        job = with_input(job, options, console)
     if options.elastic is not None:
         _run_elastic(options, options.elastic, job, allocated, console, words, saved)
     elif options.dry_run:
@@ -168,35 +168,6 @@ def with_restarts(
                 raise
             console.tell(str(error))
             console.tell(f"starting the job again ({restarts + 1} of {most}: --max-restarts)")
-
-
-def _with_input(job: Job, options: LaunchOptions, console: Console) -> Job:
-    """The job, with what its ranks read on their standard input.
-
-    Raises:
-        ConfigError: it cannot be given to them.
-    """
-    choice, elastic = options.stdin, options.elastic
-    if choice == "none":
-        return job
-    given = shared(job.command, choice)
-    if given is not None:
-        if elastic is not None and elastic.state is not None:
-            raise ConfigError(
-                "--state: what ranks read on standard input would be gone when another horovodrun goes on "
-                "with the job. Name the script: horovodrun ... python train.py"
-            )
-        return replace(job, call=given, call_is_input=True)
-    if elastic is None:
-        return replace(job, feeds=True)
-    if choice is not None:
-        raise ConfigError(
-            "--stdin 0: rank 0 of an elastic job may be another process each time. --stdin all gives each a "
-            "copy."
-        )
-    if is_waiting():
-        console.tell("standard input goes to no rank of an elastic job; --stdin all gives each a copy")
-    return job
 
 
 def _run_elastic(

@@ -13,11 +13,17 @@ import termios
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from horovod.errors import ConfigError
 from horovod.launch.contracts.job import Job
 
-__all__ = ["MOST_SHARED_BYTES", "is_waiting", "opened", "reads_a_script", "shared"]
+if TYPE_CHECKING:
+    from horovod.launch.options.values import LaunchOptions
+    from horovod.launch.output.console import Console
+
+__all__ = ["MOST_SHARED_BYTES", "opened", "reads_a_script", "with_input"]
 
 MOST_SHARED_BYTES = 64 << 20
 """Of what every rank gets: it is read to its end before the ranks start, and kept."""
@@ -30,6 +36,35 @@ _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 _ITSELF = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
 _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs", "--rcfile", "--init-file"})
 """Options of Python and of shells that take the next word."""
+
+
+def with_input(job: Job, options: LaunchOptions, console: Console) -> Job:
+    """Add to a job the standard input of its ranks, as the options have it.
+
+    Raises:
+        ConfigError: it cannot be given to them.
+    """
+    choice, elastic = options.stdin, options.elastic
+    if choice == "none":
+        return job
+    given = _shared(job.command, choice)
+    if given is not None:
+        if elastic is not None and elastic.state is not None:
+            raise ConfigError(
+                "--state: what ranks read on standard input would be gone when another horovodrun goes on "
+                "with the job. Name the script: horovodrun ... python train.py"
+            )
+        return replace(job, call=given, call_is_input=True)
+    if elastic is None:
+        return replace(job, feeds=True)
+    if choice is not None:
+        raise ConfigError(
+            "--stdin 0: rank 0 of an elastic job may be another process each time. --stdin all gives each a "
+            "copy."
+        )
+    if _is_waiting():
+        console.tell("standard input goes to no rank of an elastic job; --stdin all gives each a copy")
+    return job
 
 
 def reads_a_script(command: Sequence[str]) -> bool:
@@ -65,7 +100,7 @@ def _script_is_input(words: Sequence[str], *, is_python: bool, is_first: bool) -
     return is_first  # another program in front may take what we think is an interpreter for something else
 
 
-def shared(command: Sequence[str], choice: str | None) -> list[memoryview] | None:
+def _shared(command: Sequence[str], choice: str | None) -> list[memoryview] | None:
     """Read to its end the standard input of which every rank gets a copy; None: ranks get no copy.
 
     Raises:
@@ -113,7 +148,7 @@ def _next_piece() -> bytes:
             raise ConfigError(f"Standard input cannot be read: {error.strerror}.") from error
 
 
-def is_waiting() -> bool:
+def _is_waiting() -> bool:
     """Return whether something is to be read, which nobody would notice if it were lost."""
     status = os.fstat(_INPUT)
     if stat.S_ISREG(status.st_mode):
