@@ -104,17 +104,16 @@ ROOM_ARROWS: dict[str, dict[str, set[str]]] = {
         # A job in Spark tasks, from the body of a task to the functions that users call.
         "task": set(),
         "stage": {"task"},
-        "static": {"stage"},
-        "elastic": {"stage", "static"},
-        "runner": {"log", "sparkdl_shim", "stage", "static"},
-        "tensorflow": {"log", "stage", "static"},
+        "calls": {"stage"},
+        "runner": {"log", "sparkdl_shim", "stage", "calls"},
+        "tensorflow": {"log", "stage", "calls"},
         # Estimators.
         "data_loaders": set(),
-        "common": {"task", "stage", "static"},
+        "common": {"task", "stage", "calls"},
         "keras": {"common"},
         "torch": {"common", "data_loaders"},
         "lightning": {"common", "data_loaders", "torch"},
-        "": {"static", "elastic", "runner"},
+        "": {"calls", "runner"},
     },
     "ray": {
         "ray_logger": set(),

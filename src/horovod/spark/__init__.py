@@ -4,8 +4,7 @@ from horovod.requirements import require
 
 require("horovod.spark", "pyspark")
 
-from horovod.spark.elastic import run_elastic
+from horovod.spark.calls import run, run_elastic
 from horovod.spark.runner import HorovodRunner
-from horovod.spark.static import run
 
 __all__ = ["HorovodRunner", "run", "run_elastic"]

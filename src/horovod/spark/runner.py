@@ -16,9 +16,9 @@ from horovod.launch.output.streams import STREAMS
 from horovod.launch.placement.allocations import usable_gpus
 from horovod.launch.run import run_job
 from horovod.spark import sparkdl_shim
+from horovod.spark.calls import SparkCall, packed
 from horovod.spark.log import LOG, listener
 from horovod.spark.stage import active_context, has_fixed_slots
-from horovod.spark.static import SparkCall, packed
 
 __all__ = ["HorovodRunner"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import horovod
 from horovod.errors import InvalidArgumentError
 from horovod.launch.output.console import TextSink
+from horovod.spark.calls import run
 from horovod.spark.stage import active_context
-from horovod.spark.static import run
 
 __all__ = ["Backend", "LocalBackend", "SparkBackend", "default_num_proc"]
 

@@ -16,8 +16,8 @@ from typing import Any
 from horovod.data.compute_service import ComputeService
 from horovod.errors import HorovodError, InvalidArgumentError
 from horovod.launch.contracts.errors import exit_status
+from horovod.spark.calls import run
 from horovod.spark.stage import active_context
-from horovod.spark.static import run
 from horovod.tensorflow.data.compute_config import TfDataServiceConfig, parser_of
 
 __all__ = ["main"]
