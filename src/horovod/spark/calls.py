@@ -249,13 +249,10 @@ class SparkCall:
             ConfigError: an argument makes no sense.
         """
         context = active_context(self.what)
-        processes = self.num_proc
-        if processes is None:
-            processes = int(context.defaultParallelism)
-            if self.verbose >= 1:
-                console.tell(f"{self.what}: {processes} processes, the default parallelism of Spark")
-        elif self.verbose >= 1:
-            console.tell(f"{self.what}: {processes} processes")
+        processes = int(context.defaultParallelism) if self.num_proc is None else self.num_proc
+        if self.verbose >= 1:
+            chosen = ", the default parallelism of Spark" if self.num_proc is None else ""
+            console.tell(f"{self.what}: {processes} processes{chosen}")
         if processes < 1:
             raise ConfigError(f"{self.what}: num_proc must be at least 1, not {processes}.")
         barrier = self.barrier
