@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from horovod.errors import LaunchError
 from horovod.launch.agent.terms import MARK
 from horovod.launch.agent_client.messages import to_event
-from horovod.launch.agent_client.news import News, NoDirectory
-from horovod.launch.agent_client.speech import MOST_PIECE_BYTES, Speech
+from horovod.launch.agent_client.speech import MOST_PIECE_BYTES, News, NoDirectory, Speech
 from horovod.launch.agent_client.ssh_command import explain, may_pass
 from horovod.launch.contracts.events import Event, Exited, Finished, Gone, Refused
 

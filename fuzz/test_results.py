@@ -21,8 +21,16 @@ from horovod.errors import HorovodError, LaunchError, WorkerFailed
 from horovod.launch.calls.functions import explain_failure, result_of
 from horovod.launch.calls.pickles import pack
 from horovod.launch.calls.plain import pack_plain, plain_error, unpack_plain
-from horovod.launch.external.messages import Arrival, Place, Report, ranks_in, said, signal_of, understood
-from horovod.launch.external.store_bytes import fetch
+from horovod.launch.external.messages import (
+    Arrival,
+    Place,
+    Report,
+    fetch,
+    ranks_in,
+    said,
+    signal_of,
+    understood,
+)
 from horovod.launch.placement.hosts import Slot
 
 MAGIC = b"faran\x00\x05\x02"

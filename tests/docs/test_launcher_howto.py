@@ -13,7 +13,7 @@ from horovod.launch.contracts import events, fleet
 from horovod.launch.contracts.job import Job
 from horovod.launch.contracts.registry import LAUNCHERS, Row, load
 from horovod.launch.external.fleet import ProgramFleet
-from horovod.launch.external.order import Order, StartLine
+from horovod.launch.external.program import Order, StartLine
 from horovod.launch.output.streams import Output
 
 PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "add-a-launcher.md").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ import pytest
 
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.contracts.registry import LAUNCHERS
-from horovod.launch.external.order import Order, dry_line, exported_names, make_order
+from horovod.launch.external.program import Order, dry_line, exported_names, make_order
 from horovod.launch.launchers import jsrun, srun
 from horovod.launch.launchers.choice import Available, choose_launcher
 from horovod.launch.launchers.jsrun import rank_file

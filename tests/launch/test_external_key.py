@@ -10,7 +10,7 @@ import pytest
 from horovod.errors import ConfigError
 from horovod.launch.environment import job_environment
 from horovod.launch.external.key import find_key, make_key
-from horovod.launch.external.order import exported_names
+from horovod.launch.external.program import exported_names
 
 HEX = bytes(range(32)).hex()
 

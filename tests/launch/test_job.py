@@ -470,7 +470,7 @@ def test_nothing_heavy_is_imported() -> None:
     assert not loaded & {  # what only ranks, or jobs of other launchers, need
         "horovod.bootstrap.network.routes",
         "horovod.bootstrap.place.topology",
-        "horovod.launch.external.order",
+        "horovod.launch.external.program",
         "horovod.launch.launchers.ssh",
     }
 

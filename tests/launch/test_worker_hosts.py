@@ -24,7 +24,7 @@ from tests.launch.test_connections import fake_ssh
 from horovod.errors import ConfigError, LaunchError, WorkerFailed
 from horovod.launch.agent.terms import MARK
 from horovod.launch.agent_client.connections import Connections
-from horovod.launch.agent_client.news import Greeting, Lost
+from horovod.launch.agent_client.speech import Greeting, Lost
 from horovod.launch.calls.functions import explain_failure, result_of
 from horovod.launch.calls.pickles import pack
 from horovod.launch.calls.plain import pack_plain, unpack_error, unpack_plain

@@ -21,7 +21,7 @@ from horovod.errors import HorovodInternalError, LaunchError, RendezvousError
 from horovod.launch.agent.terms import MARK
 from horovod.launch.agent_client.connections import Connections
 from horovod.launch.agent_client.messages import to_event
-from horovod.launch.agent_client.news import Lost
+from horovod.launch.agent_client.speech import Lost
 
 KEY = bytes(range(32))
 

@@ -217,7 +217,7 @@ def _tell_plan(job: Job) -> None:
     if job.hosts or row.stays_here:
         _show(rank_map(job))
     if row.program:
-        from horovod.launch.external.order import dry_line
+        from horovod.launch.external.program import dry_line
 
         _show(shlex.join(dry_line(job, os.environ).words) + "\n")
 

@@ -41,8 +41,17 @@ from horovod.launch.driver.fixed import FixedDriver, Outcome
 from horovod.launch.environment import compute_threads, slot_environment, start_timeout_s
 from horovod.launch.external import messages
 from horovod.launch.external.key import find_key, name_on
-from horovod.launch.external.messages import Arrival, Place, Report, said, understood
-from horovod.launch.external.store_bytes import CALL, RESULT, fetch, leave
+from horovod.launch.external.messages import (
+    CALL,
+    RESULT,
+    Arrival,
+    Place,
+    Report,
+    fetch,
+    leave,
+    said,
+    understood,
+)
 from horovod.launch.launchers.local import LocalFleet
 from horovod.launch.output.console import Console
 from horovod.launch.output.streams import Output

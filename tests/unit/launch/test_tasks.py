@@ -17,10 +17,9 @@ from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.trust import unix
 from horovod.errors import LaunchError
 from horovod.launch.calls.pickles import why_unpicklable
-from horovod.launch.launchers.spark import elastic_name
+from horovod.launch.launchers.spark import elastic_name, place_tasks
 from horovod.launch.tasks.links import Left, Nonsense, Tasks
 from horovod.launch.tasks.messages import Arrival, bytes_of, text_of
-from horovod.launch.tasks.places import place_tasks
 
 KEY = bytes(range(32))
 LIMIT_S = 20.0

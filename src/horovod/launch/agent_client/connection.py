@@ -1,4 +1,4 @@
-"""One connection to a host: the client that carries it, from the first attempt to the last news."""
+"""One connection to a host: the link that carries it, from the first attempt to the last news."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ import selectors
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from horovod.errors import LaunchError
 from horovod.launch.agent.terms import BEAT_S
-from horovod.launch.agent_client.link import Child, Link
 from horovod.launch.agent_client.messages import CannotFollow, request_line
-from horovod.launch.agent_client.news import Lost, News, Retry, Unreachable
-from horovod.launch.agent_client.speech import MOST_PIECE_BYTES, Speech
+from horovod.launch.agent_client.speech import MOST_PIECE_BYTES, Lost, News, Retry, Speech, Unreachable
 from horovod.launch.agent_client.ssh_command import NO_SSH, explain, may_pass, too_late
 from horovod.launch.contracts.events import Finished
 
-__all__ = ["CLIENT", "DOUBTED", "WATCHER", "Connection"]
+__all__ = ["CLIENT", "Child", "Connection", "DOUBTED", "Link", "WATCHER"]
 
 CLIENT = "its ssh client"
 WATCHER = "the process that watches its ranks"
@@ -31,6 +29,40 @@ _LAST_S = 5.0  # that a client may run when its agent has finished
 _TAIL_BYTES = 4096
 _FEWEST_BEATS = 2
 _BEAT = request_line({"beat": True})
+
+
+class Link(Protocol):
+    """Three pipes to an agent, there from the beginning. Whoever talks to the agent closes them."""
+
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+    stderr: IO[bytes] | None
+
+    @property
+    def why(self) -> str:
+        """Why it ended, if it knows better than its status; else empty."""
+
+    def kill(self) -> None:
+        """Be over soon, whatever the agent does."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The status, once it is over. Raises ``subprocess.TimeoutExpired``."""
+
+
+class Child(subprocess.Popen[bytes]):
+    """A command, as a link. In a session of its own: Ctrl-C reaches the launcher only, which decides."""
+
+    why = ""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        super().__init__(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+        )
 
 
 class Owner(Protocol):

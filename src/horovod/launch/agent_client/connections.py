@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from horovod.errors import LaunchError
 from horovod.launch.agent.terms import BEAT_S
-from horovod.launch.agent_client.connection import CLIENT, Connection
-from horovod.launch.agent_client.link import Link
+from horovod.launch.agent_client.connection import CLIENT, Connection, Link
 from horovod.launch.agent_client.messages import request_line
-from horovod.launch.agent_client.news import Lost, News
+from horovod.launch.agent_client.speech import Lost, News
 from horovod.launch.mailbox import Mailbox
 
 __all__ = ["Connections"]

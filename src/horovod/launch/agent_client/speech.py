@@ -1,25 +1,18 @@
-"""Messages of an agent, taken apart: its events, and the bytes that its ranks print."""
+"""Messages of an agent, taken apart: news of it, events of its ranks, and the bytes that these print."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from horovod.errors import LaunchError
 from horovod.launch.agent.terms import MARK, MOST_STOPS, MOST_WORDS
 from horovod.launch.agent_client.messages import to_event
-from horovod.launch.agent_client.news import (
-    CaughtUp,
-    Greeting,
-    InputTaken,
-    News,
-    Nobody,
-    NoDirectory,
-    OutputLost,
-)
 from horovod.launch.contracts.events import (
     Continued,
+    Event,
     Exited,
     FewDevices,
     Finished,
@@ -32,7 +25,20 @@ from horovod.launch.contracts.events import (
     Stopped,
 )
 
-__all__ = ["MOST_PIECE_BYTES", "Speech"]
+__all__ = [
+    "CaughtUp",
+    "Greeting",
+    "InputTaken",
+    "Lost",
+    "MOST_PIECE_BYTES",
+    "News",
+    "NoDirectory",
+    "Nobody",
+    "OutputLost",
+    "Retry",
+    "Speech",
+    "Unreachable",
+]
 
 MOST_PIECE_BYTES = 1 << 18
 """Of output, in one message."""
@@ -40,6 +46,77 @@ _TAIL_BYTES = 4096
 _LINE_LIMIT_BYTES = 1 << 20
 _MOST_EVENTS = 64  # of a host, and of each of its ranks besides:
 _MOST_EVENTS_OF_RANK = MOST_WORDS + 2 * MOST_STOPS + 8
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """An agent runs there."""
+
+    host: str
+    """Name that the host gives itself."""
+    machine: str
+    """The same text if and only if two names mean one system."""
+    cores: int
+    python: str
+    origin: str
+    """Our own address as that host sees it; empty if unknown."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """The host could not be reached, and is tried again."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """The host could not be reached; the last news of it."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class NoDirectory:
+    """The working directory does not exist there."""
+
+    errno: int
+
+
+@dataclass(frozen=True)
+class Nobody:
+    """The agent that should be attached is not there."""
+
+
+@dataclass(frozen=True)
+class CaughtUp:
+    """The agent that was attached has told all that happened before."""
+
+
+@dataclass(frozen=True)
+class OutputLost:
+    """The agent had no room for so much of what ranks printed while no launcher was there."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class InputTaken:
+    """The rank that is fed has room for so much more."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The connection to the host was lost; the last news of it."""
+
+    reason: str
+
+
+News = (
+    Greeting | Retry | Unreachable | NoDirectory | Nobody | CaughtUp | OutputLost | InputTaken | Lost | Event
+)
 
 
 class Speech:

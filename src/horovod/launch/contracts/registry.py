@@ -30,7 +30,7 @@ class Row(NamedTuple):
     closed: str
     """``module:attribute`` of what is `MakeClosedFleet`, for jobs whose ranks are all known."""
     line: str = ""
-    """``module:attribute`` of what makes a `StartLine` of an `Order` (`horovod.launch.external.order`): the
+    """``module:attribute`` of what makes a `StartLine` of an `Order` (`horovod.launch.external.program`): the
     command line of its `program`.
     """
     switch: str = ""

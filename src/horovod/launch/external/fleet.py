@@ -45,10 +45,18 @@ from horovod.launch.contracts.fleet import ClosedFleet, FleetPlan, FleetWorker, 
 from horovod.launch.contracts.signals import signal_name
 from horovod.launch.external import messages
 from horovod.launch.external.key import make_key
-from horovod.launch.external.messages import Arrival, Place, Report, said, understood
-from horovod.launch.external.order import line_for, used_hosts
-from horovod.launch.external.program import Program
-from horovod.launch.external.store_bytes import CALL, RESULT, fetch, leave
+from horovod.launch.external.messages import (
+    CALL,
+    RESULT,
+    Arrival,
+    Place,
+    Report,
+    fetch,
+    leave,
+    said,
+    understood,
+)
+from horovod.launch.external.program import Program, line_for, used_hosts
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import Output
 from horovod.launch.placement.addresses import store_hosts

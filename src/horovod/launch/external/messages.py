@@ -6,7 +6,7 @@ other in the store. Every rank of the job may write there, so what is read is ch
     beat/R         a number that grows each second while R is there
     heard/R        that R has learned that the job is over, and is ending its command
     ended/R        how its command ended
-    call/, result/ what is called and what comes of it, for `horovod.run` (`store_bytes`)
+    call/, result/ what is called and what comes of it, for `horovod.run`, in parts
     signal/N/      a scope that is aborted when the N-th signal comes that ranks may have a handler for
     input/N        the N-th piece of what rank 0 reads on its standard input, the last one empty
     took/N         that rank 0 has it
@@ -16,12 +16,14 @@ other in the store. Every rank of the job may write there, so what is read is ch
 
 from __future__ import annotations
 
+import base64
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeVar
 
 from horovod.bootstrap.records import Malformed, record, seconds, text, whole
+from horovod.bootstrap.store.client import StoreClient
 from horovod.bootstrap.store.table import Cause
 from horovod.errors import LaunchError
 from horovod.launch.contracts.events import PassedOn
@@ -29,7 +31,9 @@ from horovod.launch.placement.hosts import Slot, host_name
 
 __all__ = [
     "ARRIVED",
+    "Arrival",
     "BEAT",
+    "CALL",
     "ENDED",
     "HEARD",
     "INPUT",
@@ -38,11 +42,13 @@ __all__ = [
     "OVER",
     "PASSED",
     "PLACE",
+    "Place",
+    "RESULT",
+    "Report",
     "SIGNAL",
     "TOOK",
-    "Arrival",
-    "Place",
-    "Report",
+    "fetch",
+    "leave",
     "passed_on",
     "ranks_in",
     "said",
@@ -64,6 +70,11 @@ PASSED = "passed/"
 INPUT = "input/"
 TOOK = "took/"
 OVER = "over"
+CALL = "call/"
+RESULT = "result/"
+
+_PART_BYTES = 16 << 20
+_ANSWER_S = 60.0
 
 _MOST_RANK = (1 << 31) - 1
 _MOST_SECONDS = 1e9
@@ -184,3 +195,41 @@ def passed_on(key: str, value: object, processes: int) -> PassedOn | None:
             if rank in map(str, range(processes)):
                 return PassedOn(signum, *(((int(rank),), ()) if handled else ((), (int(rank),))))
     return None
+
+
+def leave(client: StoreClient, prefix: str, pieces: Iterable[bytes | bytearray | memoryview]) -> int:
+    """Put the bytes of ``pieces`` below ``prefix``; how many parts there are. A part is a value of its own,
+    so that one message stays small; all of them together count towards what a store may hold.
+
+    Raises:
+        RendezvousError: the store is gone, or full.
+    """
+    count = 0
+    for piece in pieces:
+        left = memoryview(piece).cast("B")
+        while left:
+            part, left = left[:_PART_BYTES], left[_PART_BYTES:]
+            client.set(f"{prefix}{count}", base64.b64encode(part).decode("ascii"))
+            count += 1
+    return count
+
+
+def fetch(client: StoreClient, prefix: str, count: int, who: str) -> bytearray:
+    """Fetch the bytes that ``who`` has left below ``prefix`` in ``count`` parts.
+
+    Raises:
+        LaunchError: this is nothing that ``leave`` has left.
+        RendezvousError: the store is gone, or a part is missing.
+    """
+    data = bytearray()
+    for number in range(count):
+        part = client.get(f"{prefix}{number}", _ANSWER_S)
+        try:
+            if not isinstance(part, str):
+                raise ValueError("no text")
+            data += base64.b64decode(part, validate=True)
+        except ValueError as error:
+            raise LaunchError(
+                f"Part {number} of what {who} left in the store makes no sense: {error}."
+            ) from error
+    return data

@@ -14,7 +14,7 @@ from horovod.launch.agent.terms import GIVE_UP_S, GRACE_S
 from horovod.launch.agent_client.connections import Connections
 from horovod.launch.agent_client.feeder import Feeder
 from horovod.launch.agent_client.messages import environment_text, path_text, plan_request, request_line
-from horovod.launch.agent_client.news import (
+from horovod.launch.agent_client.speech import (
     CaughtUp,
     Greeting,
     InputTaken,

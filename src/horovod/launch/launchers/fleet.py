@@ -18,7 +18,7 @@ from horovod.launch.agent import bundle
 from horovod.launch.agent_client.connection import WATCHER
 from horovod.launch.agent_client.connections import Connections
 from horovod.launch.agent_client.messages import request_line, start_request
-from horovod.launch.agent_client.news import (
+from horovod.launch.agent_client.speech import (
     CaughtUp,
     Greeting,
     InputTaken,

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from horovod.errors import ConfigError
-from horovod.launch.external.order import Order, StartLine
+from horovod.launch.external.program import Order, StartLine
 from horovod.launch.phrases import counted
 from horovod.launch.placement.hosts import HostSlots, too_few_slots
 from horovod.launch.placement.lsf import NodeShape, node_shape

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.external.order import Order, StartLine
+from horovod.launch.external.program import Order, StartLine
 from horovod.launch.placement.hosts import named
 from horovod.launch.programs import ask
 

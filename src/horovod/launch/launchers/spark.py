@@ -5,14 +5,15 @@ from __future__ import annotations
 import select
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.trust.secret import SECRET_VARIABLE
 from horovod.errors import LaunchError, StoreTimeout
 from horovod.launch.agent_client.connections import Connections
-from horovod.launch.agent_client.news import Greeting, Lost, News, Unreachable
+from horovod.launch.agent_client.speech import Greeting, Lost, News, Unreachable
 from horovod.launch.contracts.events import Event, Failed, HostFacts, HostLost, HostReached, Placed
 from horovod.launch.contracts.fleet import FleetPlan, FleetWorker, Grounds, Request
 from horovod.launch.contracts.tasks import Card, TaskSource
@@ -21,12 +22,19 @@ from horovod.launch.launchers.closed_fleet import ClosedAgentFleet, Surroundings
 from horovod.launch.launchers.fleet import AgentFleet
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import Output
-from horovod.launch.placement.hosts import HostSlots, Slot, named
+from horovod.launch.placement.hosts import HostSlots, Slot, named, place_ranks
 from horovod.launch.tasks.links import Left, Nonsense, Tasks
 from horovod.launch.tasks.messages import Arrival
-from horovod.launch.tasks.places import Placement, place_tasks
 
-__all__ = ["DEVICES_VARIABLE", "SparkFleet", "TaskFleet", "elastic_name"]
+__all__ = [
+    "DEVICES_VARIABLE",
+    "Placement",
+    "SparkFleet",
+    "TaskFleet",
+    "elastic_name",
+    "place_tasks",
+    "unique_names",
+]
 
 DEVICES_VARIABLE = "HOROVOD_SPARK_DEVICES"
 """Addresses of the GPUs that Spark has given to the task of a rank, with commas."""
@@ -326,3 +334,42 @@ def _why_lost(source: TaskSource, arrival: Arrival) -> str:
 
 def _shortened(why: str) -> str:
     return why if len(why) <= _MOST_WHY else f"{why[:_MOST_WHY]} ..."
+
+
+@dataclass(frozen=True)
+class Placement:
+    """``tasks`` by rank, and their slots; ``gpus``: of each host, those of all its tasks, in that order."""
+
+    tasks: tuple[Arrival, ...]
+    slots: tuple[Slot, ...]
+    gpus: Mapping[str, tuple[str, ...]]
+
+
+def place_tasks(arrivals: Sequence[Arrival]) -> Placement:
+    """Ranks host by host, whatever the order of the tasks: the host of task 0 comes first, and on a host the
+    order is that of the tasks. Spark deals tasks to hosts in turns.
+    """
+    in_order = sorted(arrivals, key=lambda each: each.index)
+    names = unique_names(in_order)
+    hosts = list(dict.fromkeys(names[each.machine] for each in in_order))
+    by_rank = sorted(in_order, key=lambda each: hosts.index(names[each.machine]))
+    slots = place_ranks([names[each.machine] for each in by_rank])
+    gpus: dict[str, tuple[str, ...]] = {}
+    for each, slot in zip(by_rank, slots, strict=True):
+        gpus[slot.hostname] = gpus.get(slot.hostname, ()) + each.gpus
+    return Placement(tuple(by_rank), slots, {host: tuple(dict.fromkeys(all_)) for host, all_ in gpus.items()})
+
+
+def unique_names(arrivals: Sequence[Arrival]) -> dict[str, str]:
+    """A name for each machine: what its host calls itself, with a number where several call themselves the
+    same, such as the containers of a host.
+    """
+    names: dict[str, str] = {}
+    for each in arrivals:
+        if each.machine not in names:
+            name, number = each.host, 1
+            while name in names.values():
+                number += 1
+                name = f"{each.host}.{number}"
+            names[each.machine] = name
+    return names

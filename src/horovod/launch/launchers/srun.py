@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from horovod.errors import ConfigError
-from horovod.launch.external.order import Order, StartLine
+from horovod.launch.external.program import Order, StartLine
 from horovod.launch.programs import ask
 
 __all__ = ["start_line"]

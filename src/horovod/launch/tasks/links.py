@@ -204,7 +204,7 @@ class Tasks:
 
 
 class TaskLink:
-    """A `Link` (`agent_client.link`) through the store, to the agent of one task."""
+    """A `Link` (`agent_client.connection`) through the store, to the agent of one task."""
 
     def __init__(self, owner: Tasks, task: str, why_lost: str) -> None:
         self.task = task
