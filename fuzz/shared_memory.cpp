@@ -10,9 +10,9 @@
 
 #include "meddler.h"
 #include "target.h"
+#include "transport/control_channel.h"
 #include "transport/peer_memory.h"
-#include "transport/shm_cause.h"
-#include "transport/shm_channel.h"
+#include "transport/shm_layout.h"
 
 namespace farandole::fuzz {
 namespace {

@@ -1,6 +1,6 @@
 /// Control messages that a peer sends through a socket, in pieces of any length.
 
-#include "transport/socket_channel.h"
+#include "transport/control_channel.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

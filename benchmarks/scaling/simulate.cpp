@@ -20,7 +20,7 @@
 #include <string>
 
 #include "control_plane.h"
-#include "transport/socket_channel.h"
+#include "transport/control_channel.h"
 
 namespace farandole::scaling {
 namespace {

@@ -8,7 +8,6 @@
 #include "transport/doorbell.h"
 #include "transport/mesh.h"
 #include "transport/peer_memory.h"
-#include "transport/shm_heap.h"
 #include "transport/shm_layout.h"
 #include "transport/shm_segment.h"
 #include "types.h"

@@ -8,7 +8,7 @@
 #include "engine/failure/cause_frame.h"
 #include "engine/fast_path/ask_frame.h"
 #include "mutex.h"
-#include "transport/socket_channel.h"
+#include "transport/control_channel.h"
 
 namespace farandole {
 

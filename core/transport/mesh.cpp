@@ -1,6 +1,11 @@
 #include "transport/mesh.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -106,6 +111,42 @@ std::vector<int> Mesh::descriptors() const {
   std::vector<int> all;
   for (const PeerLink* const link : connected_) all.push_back(link->fd());
   return all;
+}
+
+Result<std::unique_ptr<LateConnections>> LateConnections::open() {
+  Fd bell(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!bell) return Error::system("eventfd", errno);
+  return std::unique_ptr<LateConnections>(new LateConnections(std::move(bell)));
+}
+
+void LateConnections::ask(Rank rank) noexcept {
+  {
+    const Lock lock(mutex_);
+    if (!known_.insert(rank).second) return;
+    asked_.push_back(rank);
+  }
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(bell_.get(), &one, sizeof one);
+}
+
+std::vector<Rank> LateConnections::asked() {
+  std::uint64_t count;
+  while (::read(bell_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+  }
+  const Lock lock(mutex_);
+  return std::exchange(asked_, {});
+}
+
+void LateConnections::bring(Arrival arrival) {
+  const Lock lock(mutex_);
+  arrivals_.push_back(std::move(arrival));
+  arrived_.store(true, std::memory_order_seq_cst);
+}
+
+std::vector<LateConnections::Arrival> LateConnections::take() {
+  const Lock lock(mutex_);
+  arrived_.store(false, std::memory_order_seq_cst);
+  return std::exchange(arrivals_, {});
 }
 
 }  // namespace farandole

@@ -1,4 +1,4 @@
-#include "transport/shm_channel.h"
+#include "transport/control_channel.h"
 
 #include <array>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "transport/socket_channel.h"
+#include "transport/control_channel.h"
 
 #include <algorithm>
 #include <cstdint>

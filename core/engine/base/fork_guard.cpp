@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "mutex.h"
-#include "transport/shm_heap.h"
+#include "transport/shm_segment.h"
 
 namespace farandole {
 

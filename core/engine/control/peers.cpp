@@ -11,9 +11,8 @@
 #include "engine/control/negotiator.h"
 #include "engine/control/world.h"
 #include "text.h"
-#include "transport/shm_cause.h"
-#include "transport/shm_channel.h"
-#include "transport/socket_channel.h"
+#include "transport/control_channel.h"
+#include "transport/shm_layout.h"
 
 namespace farandole {
 

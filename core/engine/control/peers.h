@@ -20,7 +20,6 @@
 #include "transport/note_exchange.h"
 #include "transport/peer_memory.h"
 #include "transport/proposals.h"
-#include "transport/shm_heap.h"
 #include "transport/shm_layout.h"
 #include "transport/shm_segment.h"
 

@@ -5,7 +5,7 @@
 
 #include "engine/base/fork_guard.h"
 #include "memory/host_pool.h"
-#include "transport/shm_heap.h"
+#include "transport/shm_segment.h"
 
 namespace farandole {
 

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "tcp_world.h"
+#include "transport/control_channel.h"
 #include "transport/little_endian.h"
 #include "transport/peer_link.h"
-#include "transport/socket_channel.h"
 
 namespace farandole {
 namespace {

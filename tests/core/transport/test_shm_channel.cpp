@@ -1,6 +1,6 @@
 // Control messages through shared memory: order, sizes, wrap-around, a full ring, a peer that
 // closes or writes garbage.
-#include "transport/shm_channel.h"
+#include "transport/control_channel.h"
 
 #include <gtest/gtest.h>
 

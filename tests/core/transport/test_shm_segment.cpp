@@ -16,8 +16,7 @@
 
 #include "engine/execution/shared_memory.h"
 #include "shm_world.h"
-#include "transport/shm_cause.h"
-#include "transport/shm_heap.h"
+#include "transport/shm_layout.h"
 
 namespace farandole {
 namespace {

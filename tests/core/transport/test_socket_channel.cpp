@@ -1,5 +1,5 @@
 // Control messages over a stream socket.
-#include "transport/socket_channel.h"
+#include "transport/control_channel.h"
 
 #include <gtest/gtest.h>
 

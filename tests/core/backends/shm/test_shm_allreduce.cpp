@@ -12,7 +12,7 @@
 #include "association_reference.h"
 #include "kernels/copy.h"
 #include "shm_world.h"
-#include "transport/shm_cause.h"
+#include "transport/shm_layout.h"
 
 namespace farandole {
 namespace {

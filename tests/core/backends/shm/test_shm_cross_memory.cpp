@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "shm_play.h"
-#include "transport/shm_cause.h"
+#include "transport/shm_layout.h"
 
 namespace farandole {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "engine/failure/cause_frame.h"
 #include "engine/failure/survey_frame.h"
-#include "transport/socket_channel.h"
+#include "transport/control_channel.h"
 
 namespace farandole {
 namespace {

@@ -1,6 +1,6 @@
 // Connections that are made when something needs them: what waits for one goes out in order once it
 // is there, and fails if there will be none.
-#include "transport/late_connections.h"
+#include "transport/mesh.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
