@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "backends/backend.h"
-#include "devices/engine_device.h"
+#include "devices/devices.h"
 
 namespace farandole {
 

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "backends/operation.h"
-#include "devices/engine_device.h"
+#include "devices/devices.h"
 
 namespace farandole {
 

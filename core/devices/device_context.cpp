@@ -1,6 +1,9 @@
 #include "devices/device_context.h"
 
 #include <utility>
+#include <vector>
+
+#include "mutex.h"
 
 namespace farandole {
 
@@ -181,6 +184,14 @@ Result<std::unique_ptr<DeviceStream>> DeviceStream::open(std::shared_ptr<DeviceC
 DeviceStream::~DeviceStream() {
   const DeviceContext::Current current(*device_);
   device_->driver().stream_destroy(stream_);
+}
+
+void leave_behind(std::shared_ptr<void> what) {
+  static auto& mutex = *new Mutex;
+  static auto& kept =
+      *new std::vector<std::shared_ptr<void>>;  // never freed: drivers are gone by then
+  const Lock lock(mutex);
+  kept.push_back(std::move(what));
 }
 
 }  // namespace farandole

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "devices/engine_device.h"
+#include "devices/devices.h"
 
 namespace farandole {
 

@@ -10,7 +10,7 @@
 #include "backends/buffers/piece_array.h"
 #include "backends/failed_operation.h"
 #include "backends/nccl/operation.h"
-#include "devices/left_behind.h"
+#include "devices/device_context.h"
 #include "kernels/kernels.h"
 #include "rounding.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "devices/engine_device.h"
+#include "devices/devices.h"
 #include "devices/ipc_buffer.h"
 
 namespace farandole {

@@ -7,7 +7,7 @@
 
 #include "backends/buffers/ranges.h"
 #include "backends/peer/copying.h"
-#include "devices/left_behind.h"
+#include "devices/device_context.h"
 
 namespace farandole {
 

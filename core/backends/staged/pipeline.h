@@ -11,7 +11,7 @@
 
 #include "backends/device_wait.h"
 #include "backends/operation.h"
-#include "devices/engine_device.h"
+#include "devices/devices.h"
 
 namespace farandole {
 

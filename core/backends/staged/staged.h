@@ -8,7 +8,7 @@
 #include <string>
 
 #include "backends/device_backend.h"
-#include "devices/engine_device.h"
+#include "devices/devices.h"
 
 namespace farandole {
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "devices/engine_device.h"
+#include "devices/devices.h"
 
 namespace farandole {
 

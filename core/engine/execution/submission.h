@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "collectives/signature.h"
-#include "devices/engine_device.h"
+#include "devices/devices.h"
 #include "engine/execution/work.h"
 
 namespace farandole {

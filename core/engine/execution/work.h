@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "collectives/task.h"
-#include "devices/engine_device.h"
+#include "devices/devices.h"
 #include "memory/host_pool.h"
 
 namespace farandole {

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "backends/device_wait.h"
-#include "devices/left_behind.h"
+#include "devices/device_context.h"
 #include "framework.h"
 #include "patience.h"
 
