@@ -10,15 +10,11 @@
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
-#include <cstring>
 #include <list>
 #include <thread>
 #include <unordered_map>
 
 #include "bindings/capi.h"
-#include "bindings/device_result.h"
-#include "bindings/dlpack.h"
-#include "bindings/duplicate_tensors.h"
 #include "bindings/foreign.h"
 #include "bindings/kept.h"
 #include "bindings/options.h"
@@ -99,7 +95,7 @@ class Engine {
                         int protection, const std::vector<nb::bytes>& keys) {
     farandole::Fd control_fd(control);
     std::vector<farandole::Fd> streams(data.begin(), data.end());
-    auto seals = seals_of(protection, keys, 1 + data.size());
+    auto seals = to_seal_keys(protection, keys, 1 + data.size());
     const Call call(*this);
     engine_->peers().add_network_peer(rank, std::move(control_fd), std::move(streams),
                                       std::move(seals));
@@ -123,7 +119,7 @@ class Engine {
   void add_connections(farandole::Rank rank, const std::vector<int>& data, int protection,
                        const std::vector<nb::bytes>& keys) {
     std::vector<farandole::Fd> streams(data.begin(), data.end());
-    auto seals = seals_of(protection, keys, data.size());
+    auto seals = to_seal_keys(protection, keys, data.size());
     const Call call(*this);
     engine_->bring({.rank = rank, .streams = std::move(streams), .keys = std::move(seals)});
   }
@@ -406,27 +402,6 @@ class Engine {
       done = (*engine_.*step)();
     }
     if (!done) raise(done.error(), hosts_);
-  }
-
-  /// ValueError: not as many as `connections`, or of the wrong length.
-  static std::vector<farandole::SealKeys> seals_of(int protection,
-                                                   const std::vector<nb::bytes>& keys,
-                                                   std::size_t connections) {
-    if (protection < 0 || protection > static_cast<int>(farandole::Protection::Full) ||
-        keys.size() != (protection == 0 ? 0 : connections)) {
-      throw nb::value_error("protection needs a key for each connection");
-    }
-    std::vector<farandole::SealKeys> seals;
-    for (const nb::bytes& key : keys) {
-      farandole::SealKeys seal{.protection = static_cast<farandole::Protection>(protection)};
-      if (key.size() != seal.sending.size() + seal.receiving.size()) {
-        throw nb::value_error("a key has the wrong length");
-      }
-      std::memcpy(seal.sending.data(), key.c_str(), seal.sending.size());
-      std::memcpy(seal.receiving.data(), key.c_str() + seal.sending.size(), seal.receiving.size());
-      seals.push_back(seal);
-    }
-    return seals;
   }
 
   farandole::ShmSegment map(int memfd) {

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "bindings/dlpack.h"
+#include "bindings/translation.h"
 
 namespace farandole::bindings {
 

@@ -8,11 +8,10 @@
 #include <optional>
 #include <utility>
 
-#include "bindings/dlpack.h"
 #include "bindings/exchange_table.h"
-#include "bindings/fast_method.h"
-#include "bindings/items.h"
+#include "bindings/interpreter.h"
 #include "bindings/numbers.h"
+#include "bindings/translation.h"
 
 namespace farandole::bindings {
 

@@ -6,9 +6,9 @@
 
 #include <utility>
 
-#include "bindings/dlpack.h"
 #include "bindings/exchange_table.h"
-#include "bindings/fast_method.h"
+#include "bindings/interpreter.h"
+#include "bindings/translation.h"
 
 namespace farandole::bindings {
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "bindings/engine.h"
-#include "bindings/fast_method.h"
+#include "bindings/interpreter.h"
 #include "bindings/numbers.h"
 
 namespace farandole::bindings {

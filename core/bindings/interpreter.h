@@ -1,5 +1,5 @@
-/// Methods as the interpreter calls them, without nanobind's look at the arguments: for what runs
-/// for every operation.
+/// Calls of the interpreter itself, for what runs for every operation: methods without nanobind's
+/// look at the arguments, lengths and items of lists and tuples.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -44,5 +44,20 @@ inline void add_method(nanobind::handle to, PyMethodDef& method) {
       nanobind::steal(PyDescr_NewMethod(reinterpret_cast<PyTypeObject*>(to.ptr()), &method));
   nanobind::setattr(to, method.ml_name, descriptor);
 }
+
+// Lengths and items of lists and tuples that have been looked at: by the interpreter's macros, or
+// by functions where one module serves many versions of Python, which hides the memory of objects.
+
+#ifdef Py_LIMITED_API
+inline Py_ssize_t length_of_tuple(PyObject* tuple) { return PyTuple_Size(tuple); }
+inline PyObject* item_of_tuple(PyObject* tuple, Py_ssize_t i) { return PyTuple_GetItem(tuple, i); }
+inline Py_ssize_t length_of_list(PyObject* list) { return PyList_Size(list); }
+inline PyObject* item_of_list(PyObject* list, Py_ssize_t i) { return PyList_GetItem(list, i); }
+#else
+inline Py_ssize_t length_of_tuple(PyObject* tuple) { return PyTuple_GET_SIZE(tuple); }
+inline PyObject* item_of_tuple(PyObject* tuple, Py_ssize_t i) { return PyTuple_GET_ITEM(tuple, i); }
+inline Py_ssize_t length_of_list(PyObject* list) { return PyList_GET_SIZE(list); }
+inline PyObject* item_of_list(PyObject* list, Py_ssize_t i) { return PyList_GET_ITEM(list, i); }
+#endif
 
 }  // namespace farandole::bindings
