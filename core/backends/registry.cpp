@@ -8,6 +8,9 @@
 #include "backends/hierarchical/hierarchical.h"
 #include "backends/hierarchical/routed.h"
 #include "backends/local/local.h"
+#include "backends/nccl/communicator.h"
+#include "backends/peer/connecting.h"
+#include "backends/peer/peer.h"
 #include "backends/shm/pipes_backend.h"
 #include "backends/shm/shm.h"
 #include "backends/tcp/tcp.h"
@@ -26,6 +29,12 @@ constexpr std::array kBackends{
     BackendRow{"routed", [](const SetTraits&) { return true; }, open_routed},
 };
 
+/// Opened in this order. Where two could serve, the settings have chosen one.
+constexpr std::array kDeviceBackends{
+    DeviceBackendRow{"NCCL", true, [](Kind) { return true; }, obstacle_to_nccl, open_nccl},
+    DeviceBackendRow{"PEER", false, PeerBackend::moves, obstacle_to_peer, open_peer},
+};
+
 }  // namespace
 
 const BackendRow& backend_for(const SetTraits& set) noexcept {
@@ -40,5 +49,7 @@ Result<std::unique_ptr<Backend>> open_backend(Members members, int channel,
                       .foreign = static_cast<bool>(resources.foreign)};
   return backend_for(set).open(std::move(members), channel, resources);
 }
+
+std::span<const DeviceBackendRow> device_backends() noexcept { return kDeviceBackends; }
 
 }  // namespace farandole

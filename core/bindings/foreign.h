@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "backends/foreign/foreign.h"
+#include "backends/foreign_backends.h"
 
 namespace farandole::bindings {
 

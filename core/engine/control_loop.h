@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "backends/foreign/foreign.h"
+#include "backends/foreign_backends.h"
 #include "engine/base/log.h"
 #include "engine/base/phase.h"
 #include "engine/base/progress.h"

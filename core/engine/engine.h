@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "backends/foreign/foreign.h"
+#include "backends/foreign_backends.h"
 #include "devices/devices.h"
 #include "engine/base/engine_thread.h"
 #include "engine/base/fork_guard.h"

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "backends/device_options.h"
 #include "devices/driver.h"
 #include "engine/base/log.h"
 #include "engine/control/negotiator_options.h"
-#include "engine/execution/device_options.h"
 #include "engine/failure/heartbeat.h"
 #include "types.h"
 

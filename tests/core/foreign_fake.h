@@ -14,7 +14,7 @@
 #include <tuple>
 #include <vector>
 
-#include "backends/foreign/foreign.h"
+#include "backends/foreign_backends.h"
 
 namespace farandole::testing {
 

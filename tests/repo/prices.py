@@ -50,7 +50,7 @@ PRICES = (
     Price(
         "a backend",
         "1 folder in `core/backends`",
-        "1 row in `core/backends/registry.cpp`; the contract, for a library that does whole collectives",
+        "1 row in `core/backends/registry.cpp`",
         "hierarchical",
         r"hierarchical(?![-_]all)",  # not the options of that name, which choose no backend
         r"hierarchical",

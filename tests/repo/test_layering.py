@@ -200,6 +200,17 @@ def test_collectives_see_only_the_contract_of_backends() -> None:
     assert wrong == []
 
 
+def test_nobody_but_the_registry_includes_a_backend() -> None:
+    wrong = [
+        f"{file} includes {target}"
+        for file, target in includes()
+        if folder(file) != "backends"
+        and folder(Path(target)) == "backends"
+        and str(Path(target).parent) not in OF_A_BACKEND
+    ]
+    assert wrong == [], "name what is needed in the contract: core/backends/backend.h, device_backend.h"
+
+
 def test_rooms_of_the_backends_include_only_downwards() -> None:
     wrong = [
         f"{file} includes {target}"

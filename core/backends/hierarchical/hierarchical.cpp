@@ -60,12 +60,6 @@ void HierarchicalBackend::begin(OperationTag operation) {
   if (carriers_ != nullptr) carriers_->begin(operation);
 }
 
-/// What it has no way of its own for.
-template <class Of>
-std::unique_ptr<Operation> HierarchicalBackend::perform(Of verb) {
-  return Backend::start(std::move(verb));
-}
-
 template <>
 std::unique_ptr<Operation> HierarchicalBackend::perform(Allreduce verb) {
   const auto& pieces = verb.pieces;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "backends/hierarchical/collectives.h"
 #include "backends/hierarchical/routed.h"
@@ -39,8 +40,11 @@ class HierarchicalBackend final : public RoutedBackend {
   std::unique_ptr<Operation> start(Verb verb) override;
 
  private:
+  /// Specialised for what it has a way of its own for.
   template <class Of>
-  std::unique_ptr<Operation> perform(Of verb);
+  std::unique_ptr<Operation> perform(Of verb) {
+    return Backend::start(std::move(verb));
+  }
   [[nodiscard]] bool small(std::size_t bytes) const noexcept;
   /// For an operation in which the carriers of a host carry that much together.
   [[nodiscard]] HostBackends through(std::size_t bytes) const noexcept;

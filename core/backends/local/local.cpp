@@ -22,12 +22,6 @@ std::unique_ptr<Operation> LocalBackend::recv(int /*peer*/, std::span<std::byte>
   return failed_operation(Code::Unsupported, "a world of one has nobody to receive from");
 }
 
-/// What it has no way of its own for.
-template <class Of>
-std::unique_ptr<Operation> LocalBackend::perform(Of verb) {
-  return Backend::start(std::move(verb));
-}
-
 template <>
 std::unique_ptr<Operation> LocalBackend::perform(Allreduce verb) {
   const auto& pieces = verb.pieces;

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "backends/backend.h"
 #include "backends/resources.h"
@@ -22,8 +23,11 @@ class LocalBackend final : public Backend {
   std::unique_ptr<Operation> start(Verb verb) override;
 
  private:
+  /// Specialised for what it has a way of its own for.
   template <class Of>
-  std::unique_ptr<Operation> perform(Of verb);
+  std::unique_ptr<Operation> perform(Of verb) {
+    return Backend::start(std::move(verb));
+  }
 };
 
 /// See registry.h.

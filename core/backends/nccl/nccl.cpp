@@ -54,47 +54,6 @@ class Statuses {
 
 }  // namespace
 
-NcclCommunicator::~NcclCommunicator() {
-  if (comm_ == nullptr || aborted_) return;
-  const DeviceContext::Current current(device_->context());
-  library_->destroy(comm_);
-}
-
-Result<void> NcclCommunicator::open(int size, const NcclId& id, int rank) {
-  const DeviceContext::Current current(device_->context());
-  NcclConfig config;
-  return check(library_->open(&comm_, size, id, rank, &config), "cannot connect the ranks");
-}
-
-Result<void> NcclCommunicator::check(NcclStatus status, const char* what) const {
-  if (status == kNcclSuccess || status == kNcclInProgress) return {};
-  std::string text = "NCCL " + std::string(what);
-  if (library_->error_text != nullptr) text += ": " + std::string(library_->error_text(status));
-  if (library_->last_error != nullptr) {
-    const char* const last = library_->last_error(comm_);
-    if (last != nullptr && *last != '\0') text += " (" + std::string(last) + ")";
-  }
-  return Error{.code = Code::Backend,
-               .message = text +
-                          ". NCCL_DEBUG=INFO makes NCCL say more; "
-                          "HOROVOD_GPU_OPERATIONS=STAGED does without it"};
-}
-
-Result<bool> NcclCommunicator::settled() const {
-  NcclStatus state = kNcclSuccess;
-  if (auto asked = check(library_->async_error(comm_, &state), "has failed"); !asked) {
-    return std::move(asked).error();
-  }
-  if (auto fine = check(state, "has failed"); !fine) return std::move(fine).error();
-  return state == kNcclSuccess;
-}
-
-void NcclCommunicator::abort() noexcept {
-  if (comm_ == nullptr || std::exchange(aborted_, true)) return;
-  const DeviceContext::Current current(device_->context());
-  library_->abort(comm_);
-}
-
 Result<std::unique_ptr<NcclBackend>> NcclBackend::make(
     Backend& host, std::unique_ptr<NcclCommunicator> communicator, bool early) {
   auto stream = DeviceStream::open(communicator->device()->context().shared_from_this());
@@ -122,8 +81,18 @@ bool NcclBackend::settle(TimePoint deadline) {
   return !left_behind_;
 }
 
-bool NcclBackend::serves(Kind kind, DType dtype, ReduceOp op, double prescale,
-                         double postscale) noexcept {
+std::shared_ptr<const DevicePoint> NcclBackend::outlives() const {
+  auto end = this->end();
+  return end ? std::move(*end) : nullptr;
+}
+
+std::string NcclBackend::describe() const {
+  const NcclLibrary& library = communicator_->library();
+  return "tensors on devices travel by NCCL " + nccl_version(library.version_code) + " from " +
+         library.file;
+}
+
+bool NcclBackend::serves(Kind kind, const Reduction& reduction) const noexcept {
   switch (kind) {
     case Kind::Allgather:
     case Kind::Broadcast:
@@ -135,11 +104,11 @@ bool NcclBackend::serves(Kind kind, DType dtype, ReduceOp op, double prescale,
     default:
       return false;
   }
-  if (!nccl_type(dtype)) return false;
-  const bool plain = prescale == 1.0 && postscale == 1.0;
-  if (op == ReduceOp::Sum) return plain || is_float(dtype);
-  if (op == ReduceOp::Average) return is_float(dtype);
-  return plain && nccl_op(op).has_value();
+  if (!nccl_type(reduction.dtype)) return false;
+  const bool plain = reduction.prescale == 1.0 && reduction.postscale == 1.0;
+  if (reduction.op == ReduceOp::Sum) return plain || is_float(reduction.dtype);
+  if (reduction.op == ReduceOp::Average) return is_float(reduction.dtype);
+  return plain && nccl_op(reduction.op).has_value();
 }
 
 Result<void> NcclBackend::follow(std::shared_ptr<const DevicePoint> point) {

@@ -4,10 +4,10 @@
 #include <array>
 #include <cstring>
 #include <random>
-#include <span>
 #include <string_view>
-#include <type_traits>
 #include <utility>
+
+#include "backends/peer/peer.h"
 
 namespace farandole {
 
@@ -35,15 +35,6 @@ const std::array<std::uint64_t, 2>& identity_of_process() {
   return identity;
 }
 
-template <typename T>
-std::unique_ptr<Operation> gather(Backend& host, const T& own, std::vector<T>& all) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  GatherPlan plan;
-  plan.in = {std::as_bytes(std::span(&own, 1))};
-  for (T& each : all) plan.out.push_back({std::as_writable_bytes(std::span(&each, 1))});
-  return host.start(std::move(plan));
-}
-
 std::string cuda_version(int code) {
   return std::to_string(code / 1000) + "." + std::to_string(code % 1000 / 10);
 }
@@ -64,46 +55,51 @@ struct PeerConnecting::Answer {
   Sentence problem;
 };
 
-PeerConnecting::PeerConnecting(Backend& host, std::shared_ptr<EngineDevice> device,
-                               std::vector<DeviceIdentity> devices)
-    : host_(host),
-      device_(std::move(device)),
-      devices_(std::move(devices)),
+std::string obstacle_to_peer(const DeviceSet& set) {
+  const Members& members = set.host.members();
+  if (members.size() == 1) return "this rank is alone";
+  if (members.groups.size() > 1) {
+    const auto rank = [&](std::size_t group) {
+      return std::to_string(members.ranks[static_cast<std::size_t>(members.groups[group][0])]);
+    };
+    return "ranks " + rank(0) + " and " + rank(1) + " do not share the memory of a host";
+  }
+  return set.without_device();
+}
+
+PeerConnecting::PeerConnecting(DeviceSet set)
+    : set_(std::move(set)),
       own_notice_(std::make_unique<Notice>()),
-      notices_(devices_.size()),
+      notices_(set_.devices.size()),
       own_answer_(std::make_unique<Answer>()),
-      answers_(devices_.size()) {
+      answers_(set_.devices.size()) {
   own_notice_->process = identity_of_process();
   if (auto prepared = prepare(); !prepared) own_notice_->problem.set(prepared.error().what());
-  step_ = gather(host_, *own_notice_, notices_);
+  step_ = gather_values(set_.host, *own_notice_, notices_);
 }
 
 PeerConnecting::~PeerConnecting() = default;
 
-std::string PeerConnecting::name_of(std::size_t member) const {
-  return "rank " + std::to_string(host_.members().ranks[member]);
-}
-
 /// What this member needs by itself: to reach all devices, and a buffer.
 Result<void> PeerConnecting::prepare() {
-  DeviceContext& context = device_->context();
+  DeviceContext& context = set_.device->context();
   auto version = context.driver_version();
   if (!version) return std::move(version).error();
   own_notice_->driver = *version;
-  for (std::size_t m = 0; m < devices_.size(); ++m) {
-    if (static_cast<int>(m) == host_.members().self) continue;
-    auto reach = context.reach(devices_[m]);
+  for (std::size_t m = 0; m < set_.devices.size(); ++m) {
+    if (static_cast<int>(m) == set_.host.members().self) continue;
+    auto reach = context.reach(*set_.devices[m]);
     if (!reach) return std::move(reach).error();
     if (*reach == Reach::Hidden) {
-      return impossible("it does not see the device of " + name_of(m) +
+      return impossible("it does not see the device of " + set_.name_of(m) +
                         ", which CUDA_VISIBLE_DEVICES or the container hides from it");
     }
     if (*reach == Reach::None) {
       return impossible("its device " + std::to_string(context.index()) +
-                        " cannot read the memory of that of " + name_of(m));
+                        " cannot read the memory of that of " + set_.name_of(m));
     }
   }
-  auto own = IpcBuffer::make(*device_, PeerBuffers::kBytes);
+  auto own = IpcBuffer::make(*set_.device, PeerBuffers::kBytes);
   if (!own) return std::move(own).error();
   own_ = std::move(*own);
   own_notice_->address = reinterpret_cast<std::uintptr_t>(own_->data());
@@ -114,15 +110,16 @@ Result<void> PeerConnecting::prepare() {
 Result<void> PeerConnecting::open() {
   others_.resize(notices_.size());
   for (std::size_t m = 0; m < notices_.size(); ++m) {
-    if (static_cast<int>(m) == host_.members().self) continue;
+    if (static_cast<int>(m) == set_.host.members().self) continue;
     const Notice& notice = notices_[m];
     if (notice.process == own_notice_->process) {  // a handle works in other processes only
       others_[m].data = reinterpret_cast<const std::byte*>(notice.address);
       continue;
     }
-    auto opened = OpenedIpcBuffer::open(device_->context().shared_from_this(), notice.handle);
+    auto opened = OpenedIpcBuffer::open(set_.device->context().shared_from_this(), notice.handle);
     if (!opened) {
-      return Error::wrap(std::move(opened).error(), "it cannot read the memory of " + name_of(m));
+      return Error::wrap(std::move(opened).error(),
+                         "it cannot read the memory of " + set_.name_of(m));
     }
     others_[m].data = (*opened)->data();
     others_[m].opened = std::move(*opened);
@@ -134,13 +131,13 @@ Result<void> PeerConnecting::open() {
 std::string PeerConnecting::first_problem() const {
   for (std::size_t m = 0; m < notices_.size(); ++m) {
     for (const Sentence* said : {&notices_[m].problem, &answers_[m].problem}) {
-      if (!said->get().empty()) return name_of(m) + ": " + std::string(said->get());
+      if (!said->get().empty()) return set_.name_of(m) + ": " + std::string(said->get());
     }
   }
   for (std::size_t m = 1; m < notices_.size(); ++m) {
     if (notices_[m].driver != notices_[0].driver) {
-      return name_of(m) + " has a driver for CUDA " + cuda_version(notices_[m].driver) + ", but " +
-             name_of(0) + " has one for " + cuda_version(notices_[0].driver);
+      return set_.name_of(m) + " has a driver for CUDA " + cuda_version(notices_[m].driver) +
+             ", but " + set_.name_of(0) + " has one for " + cuda_version(notices_[0].driver);
     }
   }
   return {};
@@ -149,7 +146,7 @@ std::string PeerConnecting::first_problem() const {
 void PeerConnecting::answer() {
   phase_ = Phase::Answering;
   if (auto opened = open(); !opened) own_answer_->problem.set(opened.error().what());
-  step_ = gather(host_, *own_answer_, answers_);
+  step_ = gather_values(set_.host, *own_answer_, answers_);
 }
 
 Result<Step> PeerConnecting::step() {
@@ -164,17 +161,23 @@ Result<Step> PeerConnecting::step() {
     case Phase::Answering:
       problem_ = first_problem();
       if (problem_.empty()) {
-        buffers_ = std::make_unique<PeerBuffers>(device_, std::move(own_), std::move(others_));
+        backend_ = std::make_unique<PeerBackend>(
+            set_.host, set_.staged,
+            std::make_unique<PeerBuffers>(set_.device, std::move(own_), std::move(others_)));
         return Step::Done;
       }
       others_.clear();
       phase_ = Phase::Closing;
-      step_ = host_.start(Barrier{});  // then nobody has the own buffer open
+      step_ = set_.host.start(Barrier{});  // then nobody has the own buffer open
       return Step::Advanced;
     case Phase::Closing:
       break;
   }
   return Step::Done;
+}
+
+std::unique_ptr<DeviceOpening> open_peer(const DeviceSet& set, const DeviceOptions& /*options*/) {
+  return std::make_unique<PeerConnecting>(set);
 }
 
 }  // namespace farandole

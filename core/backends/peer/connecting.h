@@ -6,28 +6,25 @@
 #include <string>
 #include <vector>
 
-#include "backends/backend.h"
+#include "backends/device_backend.h"
+#include "backends/device_options.h"
 #include "backends/peer/buffers.h"
 
 namespace farandole {
 
-class PeerConnecting final : public Operation {
+/// Return why no member can copy from another one, as far as all know it before they try; empty:
+/// nothing. The same on all.
+[[nodiscard]] std::string obstacle_to_peer(const DeviceSet& set);
+
+class PeerConnecting final : public DeviceOpening {
  public:
-  /// `host`: serves the same members, and outlives this. `devices`: that of each member.
-  PeerConnecting(Backend& host, std::shared_ptr<EngineDevice> device,
-                 std::vector<DeviceIdentity> devices);
+  /// All members have a device, and are on one host.
+  explicit PeerConnecting(DeviceSet set);
   ~PeerConnecting() override;
 
   Result<Step> step() override;
   [[nodiscard]] std::vector<Rank> waiting_for() const override { return step_->waiting_for(); }
   [[nodiscard]] std::optional<TimePoint> due() const override { return step_->due(); }
-
-  // Once it is done.
-
-  /// Null: somebody cannot.
-  [[nodiscard]] std::unique_ptr<PeerBuffers> take() { return std::move(buffers_); }
-  /// Who cannot, and why; the same text on all members.
-  [[nodiscard]] const std::string& problem() const noexcept { return problem_; }
 
  private:
   enum class Phase : std::uint8_t { Telling, Answering, Closing };
@@ -37,11 +34,8 @@ class PeerConnecting final : public Operation {
   [[nodiscard]] Result<void> open();
   [[nodiscard]] std::string first_problem() const;
   void answer();
-  [[nodiscard]] std::string name_of(std::size_t member) const;
 
-  Backend& host_;
-  std::shared_ptr<EngineDevice> device_;
-  std::vector<DeviceIdentity> devices_;
+  DeviceSet set_;
   Phase phase_ = Phase::Telling;
   std::unique_ptr<Notice> own_notice_;
   std::vector<Notice> notices_;  // by member
@@ -49,9 +43,11 @@ class PeerConnecting final : public Operation {
   std::vector<Answer> answers_;  // by member
   std::unique_ptr<IpcBuffer> own_;
   std::vector<PeerBuffers::Other> others_;
-  std::unique_ptr<PeerBuffers> buffers_;
-  std::string problem_;
   std::unique_ptr<Operation> step_;  // ends before what it writes
 };
+
+/// See registry.h.
+[[nodiscard]] std::unique_ptr<DeviceOpening> open_peer(const DeviceSet& set,
+                                                       const DeviceOptions& options);
 
 }  // namespace farandole

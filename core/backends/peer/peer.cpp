@@ -98,8 +98,9 @@ PeerBackend::~PeerBackend() {
   }
 }
 
-bool PeerBackend::serves(Kind kind) noexcept {
-  return kind == Kind::Allgather || kind == Kind::Broadcast || kind == Kind::Alltoall;
+std::string PeerBackend::describe() const {
+  return "where PEER is set, allgather, broadcast and alltoall of tensors on devices are copies "
+         "from peer to peer";
 }
 
 /// Tensors are read on one stream and written on the other one.
@@ -110,12 +111,6 @@ Result<void> PeerBackend::follow(std::shared_ptr<const DevicePoint> point) {
 
 bool PeerBackend::on_host(const void* address) const noexcept {
   return address != nullptr && !device()->holds(address);
-}
-
-/// It only moves bytes.
-template <class Of>
-std::unique_ptr<Operation> PeerBackend::perform(Of verb) {
-  return rest_.start(std::move(verb));
 }
 
 template <>

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "backends/device_backend.h"
 #include "backends/peer/buffers.h"
@@ -17,16 +19,22 @@ class PeerBackend final : public DeviceBackend {
   PeerBackend(Backend& host, DeviceBackend& rest, std::unique_ptr<PeerBuffers> buffers);
   ~PeerBackend() override;
 
-  /// Whether it does that itself.
-  [[nodiscard]] static bool serves(Kind kind) noexcept;
+  /// Return whether it does that itself.
+  [[nodiscard]] static bool moves(Kind kind) noexcept {
+    return kind == Kind::Allgather || kind == Kind::Broadcast || kind == Kind::Alltoall;
+  }
 
   [[nodiscard]] std::string_view name() const noexcept override { return "peer"; }
   [[nodiscard]] std::string_view path(Kind kind, std::size_t bytes) const noexcept override {
-    return serves(kind) ? "peer" : rest_.path(kind, bytes);
+    return moves(kind) ? "peer" : rest_.path(kind, bytes);
   }
   [[nodiscard]] EngineDevice* device() const noexcept override { return buffers_->device().get(); }
   [[nodiscard]] void* stream() const noexcept override { return device()->to_device(); }
+  [[nodiscard]] bool serves(Kind kind, const Reduction& /*reduction*/) const noexcept override {
+    return moves(kind);
+  }
   Result<void> follow(std::shared_ptr<const DevicePoint> point) override;
+  [[nodiscard]] std::string describe() const override;
 
   void begin(OperationTag operation) override { host_.begin(operation); }
   std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override {
@@ -39,8 +47,8 @@ class PeerBackend final : public DeviceBackend {
 
   [[nodiscard]] Backend& host() const noexcept { return host_; }
   [[nodiscard]] const PeerBuffers& buffers() const noexcept { return *buffers_; }
-  /// The set has had its last operation; see PeerBuffers::close().
-  void close() noexcept {
+  /// See PeerBuffers::close().
+  void close() noexcept override {
     closed_ = true;
     buffers_->close();
   }
@@ -48,8 +56,11 @@ class PeerBackend final : public DeviceBackend {
   void interrupted() noexcept { interrupted_ = true; }
 
  private:
+  /// Specialised for what it has a way of its own for.
   template <class Of>
-  std::unique_ptr<Operation> perform(Of verb);
+  std::unique_ptr<Operation> perform(Of verb) {
+    return rest_.start(std::move(verb));
+  }
   [[nodiscard]] bool on_host(const void* address) const noexcept;
 
   Backend& host_;

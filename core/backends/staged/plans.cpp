@@ -328,6 +328,51 @@ class RangePlan final : public StagedPlan {
   RunRange run_;
 };
 
+class WholePlan final : public StagedPlan {
+ public:
+  WholePlan(EngineDevice* device, std::vector<HostedTensor> tensors, HostWork work)
+      : device_(device),
+        tensors_(std::move(tensors)),
+        work_(std::move(work)),
+        memory_(device, total(tensors_)) {}
+
+  std::size_t chunks() const override { return 1; }
+
+  StagedChunk chunk(std::size_t /*number*/, std::byte* /*slot*/) override {
+    StagedChunk chunk;
+    std::byte* memory = memory_.data();
+    if (memory == nullptr) {
+      chunk.run = [] {
+        return failed_operation(Code::Backend,
+                                "no pinned host memory to copy tensors of a device through");
+      };
+      return chunk;
+    }
+    std::vector<std::byte*> copies;
+    for (const HostedTensor& tensor : tensors_) {
+      std::byte* const here = std::exchange(memory, memory + round_up(tensor.in_bytes, kAligned));
+      chunk.in.push_back({tensor.in, here, tensor.in_bytes});
+      const bool by_host = device_ != nullptr && !device_->holds(tensor.out);
+      chunk.out.push_back({here, tensor.out, tensor.out_bytes, by_host});
+      copies.push_back(here);
+    }
+    chunk.run = [this, copies = std::move(copies)] { return work_(copies); };
+    return chunk;
+  }
+
+ private:
+  static std::size_t total(std::span<const HostedTensor> tensors) {
+    std::size_t bytes = kAligned;
+    for (const HostedTensor& tensor : tensors) bytes += round_up(tensor.in_bytes, kAligned);
+    return bytes;
+  }
+
+  EngineDevice* device_;
+  std::vector<HostedTensor> tensors_;
+  HostWork work_;
+  StagedMemory memory_;
+};
+
 }  // namespace
 
 template <>
@@ -353,6 +398,11 @@ std::unique_ptr<StagedPlan> staged_plan(Backend& host, EngineDevice* device, All
 std::unique_ptr<StagedPlan> staged_range(EngineDevice* device, std::span<const std::byte> in,
                                          std::span<std::byte> out, RunRange run) {
   return std::make_unique<RangePlan>(device, in, out, std::move(run));
+}
+
+std::unique_ptr<StagedPlan> staged_whole(EngineDevice* device, std::vector<HostedTensor> tensors,
+                                         HostWork work) {
+  return std::make_unique<WholePlan>(device, std::move(tensors), std::move(work));
 }
 
 }  // namespace farandole

@@ -4,8 +4,9 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
-#include "backends/backend.h"
+#include "backends/device_backend.h"
 #include "backends/staged/pipeline.h"
 
 namespace farandole {
@@ -23,5 +24,10 @@ using RunRange = std::function<std::unique_ptr<Operation>(std::span<const std::b
 [[nodiscard]] std::unique_ptr<StagedPlan> staged_range(EngineDevice* device,
                                                        std::span<const std::byte> in,
                                                        std::span<std::byte> out, RunRange run);
+
+/// All tensors are one chunk, in memory of its own.
+[[nodiscard]] std::unique_ptr<StagedPlan> staged_whole(EngineDevice* device,
+                                                       std::vector<HostedTensor> tensors,
+                                                       HostWork work);
 
 }  // namespace farandole

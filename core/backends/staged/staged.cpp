@@ -3,6 +3,7 @@
 #include <utility>
 #include <variant>
 
+#include "backends/registry.h"
 #include "backends/staged/pipeline.h"
 #include "backends/staged/plans.h"
 
@@ -59,9 +60,18 @@ std::unique_ptr<Operation> StagedBackend::start(Verb verb) {
   return std::visit([this](auto& of) { return perform(std::move(of)); }, verb);
 }
 
+std::unique_ptr<Operation> StagedBackend::run_on_host(std::vector<HostedTensor> tensors,
+                                                      HostWork work) {
+  return run(staged_whole(device_.get(), std::move(tensors), std::move(work)));
+}
+
 Result<void> StagedBackend::follow(std::shared_ptr<const DevicePoint> point) {
   if (auto fine = point->precede(device_->to_host()); !fine) return fine;
   return point->precede(device_->to_device());
+}
+
+std::unique_ptr<DeviceBackend> open_staged(Backend& host, std::shared_ptr<EngineDevice> device) {
+  return std::make_unique<StagedBackend>(host, std::move(device));
 }
 
 }  // namespace farandole

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backends/device_backend.h"
 #include "devices/devices.h"
@@ -25,21 +26,21 @@ class StagedBackend final : public DeviceBackend {
                                       std::size_t /*bytes*/) const noexcept override {
     return name_;
   }
-  [[nodiscard]] Backend& host() const noexcept { return host_; }
   [[nodiscard]] EngineDevice* device() const noexcept override { return device_.get(); }
 
   void begin(OperationTag operation) override { host_.begin(operation); }
   std::unique_ptr<Operation> send(int peer, std::span<const std::byte> data) override;
   std::unique_ptr<Operation> recv(int peer, std::span<std::byte> data) override;
   std::unique_ptr<Operation> start(Verb verb) override;
-
-  /// A plan as an operation of this backend.
-  [[nodiscard]] std::unique_ptr<Operation> run(std::unique_ptr<StagedPlan> plan);
+  [[nodiscard]] std::unique_ptr<Operation> run_on_host(std::vector<HostedTensor> tensors,
+                                                       HostWork work) override;
 
   [[nodiscard]] void* stream() const noexcept override { return device_->to_device(); }
   Result<void> follow(std::shared_ptr<const DevicePoint> point) override;
 
  private:
+  /// A plan as an operation of this backend.
+  [[nodiscard]] std::unique_ptr<Operation> run(std::unique_ptr<StagedPlan> plan);
   template <class Of>
   std::unique_ptr<Operation> perform(Of verb);
   Backend& host_;

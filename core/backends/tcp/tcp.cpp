@@ -115,12 +115,6 @@ TcpBackend::Way TcpBackend::way(std::size_t bytes) const noexcept {
   return bytes <= kDoublingBytes ? Way::Doubling : Way::Halving;
 }
 
-/// What it has no way of its own for.
-template <class Of>
-std::unique_ptr<Operation> TcpBackend::perform(Of verb) {
-  return Backend::start(std::move(verb));
-}
-
 template <>
 std::unique_ptr<Operation> TcpBackend::perform(Allreduce verb) {
   const auto& pieces = verb.pieces;

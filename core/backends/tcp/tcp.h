@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "backends/backend.h"
@@ -32,8 +33,11 @@ class TcpBackend final : public Backend {
   void wants(std::vector<pollfd>& polled) const { mesh_->wants(polled); }
 
  private:
+  /// Specialised for what it has a way of its own for.
   template <class Of>
-  std::unique_ptr<Operation> perform(Of verb);
+  std::unique_ptr<Operation> perform(Of verb) {
+    return Backend::start(std::move(verb));
+  }
   enum class Way { Default, Doubling, Halving };
   [[nodiscard]] Way way(std::size_t bytes) const noexcept;
   [[nodiscard]] const std::vector<PeerLink*>& links(int peer) const noexcept;

@@ -1,10 +1,11 @@
 /// Batches of tensors on devices: which backend serves them, and what their streams wait for.
 ///
-/// The members of a set agree about NCCL and about copies between peers at its first batch on
-/// devices, through the set's backend in host memory. Holder of the progress lock only.
+/// The members of a set agree at its first batch on devices, through the set's backend in host
+/// memory, and open those of registry.h that settings ask for. Holder of the progress lock only.
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,12 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "backends/nccl/nccl.h"
-#include "backends/peer/peer.h"
-#include "backends/staged/staged.h"
+#include "backends/device_backend.h"
+#include "backends/device_options.h"
+#include "backends/registry.h"
 #include "collectives/collective.h"
 #include "engine/base/log.h"
-#include "engine/execution/device_options.h"
 #include "engine/execution/work.h"
 
 namespace farandole {
@@ -47,63 +47,58 @@ class DeviceBatches {
   /// The same of all sets.
   void close_all() noexcept;
   /// What the batch under way waits for beside the host's backend, for messages; or empty.
-  [[nodiscard]] std::string_view doing() const noexcept {
-    if (connecting_) return "NCCL connects the ranks";
-    return serving_ != nullptr && serving_->name() == "nccl" ? "NCCL is at work on the device" : "";
-  }
+  [[nodiscard]] std::string_view doing() const noexcept;
   /// The set is gone.
   void forget(std::int32_t process_set);
-  /// Waits for what NCCL has on streams; false: it goes on beyond the deadline.
+  /// Waits for what backends have on streams of their own; false: it goes on beyond the deadline.
   [[nodiscard]] bool settle(TimePoint deadline);
   /// The world has failed.
   void abort() noexcept;
-  /// In a forked child: neither the driver nor NCCL works there.
+  /// In a forked child: neither the driver nor libraries over it work there.
   void abandon() noexcept;
 
  private:
   class Opening;
-  /// What the members have asked for one kind of backend.
+  /// A backend of registry.h, as the members of a set have agreed about it.
   struct Choice {
     std::array<bool, kDeviceWays.size()>
         wanted{};  ///< by way: a rank has asked for it and for nothing else
     std::array<bool, kDeviceWays.size()> allowed{};  ///< by way: no rank has asked for another one
     std::string why_not;                             ///< it does not serve the set
-    [[nodiscard]] bool serves(std::size_t way) const noexcept {
-      return allowed[way] && why_not.empty();
-    }
+    std::unique_ptr<DeviceBackend> backend;          ///< null: it does not
   };
   /// What a set does with tensors of devices.
   struct Set {
     /// By device; none: this rank takes part without one.
-    std::map<const EngineDevice*, std::unique_ptr<StagedBackend>> staged;
-    std::unique_ptr<NcclBackend> nccl;  ///< null: NCCL does not serve this set
-    std::unique_ptr<PeerBackend> peer;  ///< null: nor do copies between peers
+    std::map<const EngineDevice*, std::unique_ptr<DeviceBackend>> staged;
+    std::vector<Choice> choices{device_backends().size()};  ///< by row; end before `staged`
     bool agreed = false;
-    Choice by_nccl;
-    Choice by_peer;
   };
   /// Of a set that is gone, until its stream has come to its end: that may wait for a stream of the
   /// user, and the engine waits for none.
   struct Retired {
-    std::unique_ptr<NcclBackend> nccl;
+    std::unique_ptr<DeviceBackend> backend;
     std::shared_ptr<const DevicePoint> end;
   };
   [[nodiscard]] std::unique_ptr<Operation> run(Set& set, const Batch& batch);
-  /// The backend that serves the batch; null: the staged one. Fails if another one was asked for
-  /// that cannot.
-  [[nodiscard]] static Result<DeviceBackend*> choose(const Set& set, const Batch& batch);
-  [[nodiscard]] StagedBackend& staged(Set& set, Backend& host,
-                                      const std::shared_ptr<EngineDevice>& device);
-  void say(const Set& set, const Members& members, const NcclLibrary* library) const;
+  /// A backend of registry.h; none: the staged one.
+  using Row = std::optional<std::size_t>;
+  /// What serves the batch. Fails if another one was asked for that cannot.
+  [[nodiscard]] static Result<Row> choose(const Set& set, const Batch& batch);
+  [[nodiscard]] static DeviceBackend& staged(Set& set, Backend& host,
+                                             const std::shared_ptr<EngineDevice>& device);
+  void say(const Set& set, const Members& members) const;
   Result<void> lend_memory(const DeviceBackend& backend, const Batch& batch);
+  template <class Visitor>
+  void each_backend(Visitor visit) const;
 
   const DeviceOptions options_;
   const Log& log_;
   std::map<std::int32_t, Set> sets_;
   std::vector<Retired> retired_;
   DeviceBackend* serving_ = nullptr;
-  bool connecting_ = false;
-  std::vector<HostBuffer> zeros_;  // of the batch under way: what a joined rank brings to NCCL
+  const DeviceOpening* opening_ = nullptr;  // under way
+  std::vector<HostBuffer> zeros_;           // of the batch under way: what a joined rank brings
 };
 
 }  // namespace farandole

@@ -196,7 +196,7 @@ Error Dispatcher::stuck(TimePoint now) const {
                   std::to_string(static_cast<int>(error.waited_s)) + " s";
   const std::string_view doing = on_devices_ ? devices_->doing() : std::string_view();
   if (!doing.empty()) {
-    error.message += ", while " + std::string(doing) + " (NCCL_DEBUG=INFO makes it say more)";
+    error.message += ", while " + std::string(doing);
   }
   return error;
 }

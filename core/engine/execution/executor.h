@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-#include "backends/foreign/blocking.h"
+#include "backends/foreign_backends.h"
 #include "types.h"
 
 namespace farandole {
