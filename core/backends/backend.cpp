@@ -4,12 +4,10 @@
 #include <utility>
 #include <variant>
 
-#include "backends/algorithms/direct_allreduce.h"
-#include "backends/algorithms/direct_collectives.h"
-#include "backends/algorithms/direct_reducescatter.h"
-#include "backends/buffers/ranges.h"
+#include "backends/algorithms/direct.h"
+#include "backends/buffers/spans.h"
 #include "backends/buffers/staging.h"
-#include "backends/failed_operation.h"
+#include "backends/operation.h"
 
 namespace farandole {
 

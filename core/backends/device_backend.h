@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "backends/failed_operation.h"
+#include "backends/operation.h"
 #include "devices/devices.h"
 
 namespace farandole {

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "result.h"
@@ -33,5 +36,24 @@ class Operation {
   /// Global ranks that this rank waits for; for messages. Meaningful after Blocked.
   [[nodiscard]] virtual std::vector<Rank> waiting_for() const { return {}; }
 };
+
+/// An operation that cannot start: its first step returns the error.
+class FailedOperation final : public Operation {
+ public:
+  explicit FailedOperation(Error reason) : reason_(std::move(reason)) {}
+  [[nodiscard]] Result<Step> step() override { return reason_; }
+
+ private:
+  Error reason_;
+};
+
+[[nodiscard]] inline std::unique_ptr<Operation> failed_operation(Code code, std::string message,
+                                                                 Rank peer = -1) {
+  Error error;
+  error.code = code;
+  error.message = std::move(message);
+  error.peer = peer;
+  return std::make_unique<FailedOperation>(std::move(error));
+}
 
 }  // namespace farandole

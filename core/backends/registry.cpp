@@ -6,12 +6,11 @@
 
 #include "backends/foreign/foreign.h"
 #include "backends/hierarchical/hierarchical.h"
-#include "backends/hierarchical/routed.h"
 #include "backends/local/local.h"
 #include "backends/nccl/communicator.h"
 #include "backends/peer/connecting.h"
 #include "backends/peer/peer.h"
-#include "backends/shm/pipes_backend.h"
+#include "backends/shm/pipes.h"
 #include "backends/shm/shm.h"
 #include "backends/tcp/tcp.h"
 

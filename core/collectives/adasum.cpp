@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "backends/algorithms/transfers.h"
-#include "backends/failed_operation.h"
+#include "backends/operation.h"
 #include "collectives/collective.h"
 #include "kernels/adasum.h"
 

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "backends/algorithms/scale_pieces.h"
 #include "backends/buffers/piece_array.h"
 #include "collectives/collective.h"
 #include "collectives/integer_average.h"

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "backends/failed_operation.h"
+#include "backends/operation.h"
 #include "collectives/collective.h"
 #include "collectives/integer_average.h"
 

@@ -36,10 +36,8 @@ ENGINE_ARROWS = {
 # A collective works with any backend: it sees the contract only.
 BACKEND_CONTRACT = {
     "backends/backend.h",
-    "backends/algorithms/scale_pieces.h",
     "backends/algorithms/transfers.h",
     "backends/buffers/piece_array.h",
-    "backends/failed_operation.h",
     "backends/operation.h",
 }
 # Room of core/backends/ -> what other rooms it may include.

@@ -1,4 +1,4 @@
-#include "backends/algorithms/direct_allreduce.h"
+#include "backends/algorithms/direct.h"
 
 #include <algorithm>
 #include <array>

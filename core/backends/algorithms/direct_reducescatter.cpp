@@ -1,11 +1,11 @@
-#include "backends/algorithms/direct_reducescatter.h"
+#include "backends/algorithms/direct.h"
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
 #include "backends/algorithms/transfers.h"
-#include "backends/buffers/scatter_parts.h"
+#include "backends/buffers/piece_array.h"
 #include "rounding.h"
 
 namespace farandole {

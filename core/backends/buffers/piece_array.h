@@ -1,8 +1,9 @@
-/// The pieces of a fused reduction as one array.
+/// Pieces of fused reductions: as one array, taken apart by owner, and scaled.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -62,5 +63,40 @@ class PieceArray {
   std::vector<Piece> pieces_;  // without empty ones
   std::vector<std::size_t> ends_;
 };
+
+/// Pieces whose parts go to several members, taken apart by owner: what one member gets, over all
+/// pieces, is one array. Inputs are there for all members, outputs for
+/// `self` only.
+[[nodiscard]] inline std::vector<PieceArray> parts_by_owner(std::span<const ScatterPiece> pieces,
+                                                            DType dtype, int members, int self) {
+  const std::size_t element = size_of(dtype);
+  std::vector<PieceArray> parts;
+  parts.reserve(static_cast<std::size_t>(members));
+  std::vector<Piece> own;
+  for (std::size_t m = 0; m < static_cast<std::size_t>(members); ++m) {
+    own.clear();
+    for (const ScatterPiece& piece : pieces) {
+      const std::size_t count = piece.begins[m + 1] - piece.begins[m];
+      if (count == 0) continue;
+      std::byte* const out = m == static_cast<std::size_t>(self) ? piece.out : nullptr;
+      own.push_back({piece.in + piece.begins[m] * element, out, count});
+    }
+    parts.emplace_back(own, dtype);
+  }
+  return parts;
+}
+
+/// Elements of the longest part.
+[[nodiscard]] inline std::size_t longest(const std::vector<PieceArray>& parts) {
+  std::size_t count = 0;
+  for (const PieceArray& part : parts) count = std::max(count, part.count());
+  return count;
+}
+
+/// A reduction over one member: it only scales.
+///
+/// out = postscale * (prescale * in), rounded twice: where a reduction over more members rounds.
+[[nodiscard]] std::unique_ptr<Operation> scale_pieces(std::span<const Piece> pieces,
+                                                      const Reduction& reduction);
 
 }  // namespace farandole

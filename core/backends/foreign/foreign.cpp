@@ -7,9 +7,7 @@
 #include <variant>
 
 #include "backends/buffers/piece_array.h"
-#include "backends/buffers/ranges.h"
-#include "backends/buffers/scatter_parts.h"
-#include "backends/buffers/span_list.h"
+#include "backends/buffers/spans.h"
 #include "backends/foreign/session.h"
 
 namespace farandole {

@@ -4,9 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "backends/algorithms/scale_pieces.h"
 #include "backends/buffers/piece_array.h"
-#include "backends/hierarchical/host_rounds.h"
+#include "backends/hierarchical/hosts.h"
 #include "rounding.h"
 
 namespace farandole {

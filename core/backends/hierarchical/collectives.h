@@ -7,7 +7,7 @@
 
 #include "backends/backend.h"
 #include "backends/buffers/staging.h"
-#include "backends/hierarchical/host_plan.h"
+#include "backends/hierarchical/hosts.h"
 
 namespace farandole {
 

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "backends/buffers/span_list.h"
+#include "backends/buffers/spans.h"
 #include "backends/hierarchical/collectives.h"
-#include "backends/hierarchical/host_rounds.h"
+#include "backends/hierarchical/hosts.h"
 #include "rounding.h"
 
 namespace farandole {

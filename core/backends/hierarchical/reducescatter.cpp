@@ -4,9 +4,8 @@
 #include <vector>
 
 #include "backends/buffers/piece_array.h"
-#include "backends/buffers/scatter_parts.h"
 #include "backends/hierarchical/collectives.h"
-#include "backends/hierarchical/host_rounds.h"
+#include "backends/hierarchical/hosts.h"
 #include "rounding.h"
 
 namespace farandole {

@@ -3,8 +3,8 @@
 #include <utility>
 #include <variant>
 
-#include "backends/algorithms/scale_pieces.h"
-#include "backends/failed_operation.h"
+#include "backends/buffers/piece_array.h"
+#include "backends/operation.h"
 
 namespace farandole {
 

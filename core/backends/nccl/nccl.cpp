@@ -8,8 +8,8 @@
 #include <variant>
 
 #include "backends/buffers/piece_array.h"
-#include "backends/failed_operation.h"
 #include "backends/nccl/operation.h"
+#include "backends/operation.h"
 #include "devices/device_context.h"
 #include "kernels/kernels.h"
 #include "rounding.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "backends/buffers/ranges.h"
+#include "backends/buffers/spans.h"
 #include "rounding.h"
 
 namespace farandole {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <variant>
 
-#include "backends/buffers/ranges.h"
+#include "backends/buffers/spans.h"
 #include "backends/peer/copying.h"
 #include "devices/device_context.h"
 

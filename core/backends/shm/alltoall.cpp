@@ -1,4 +1,4 @@
-#include "backends/shm/alltoall.h"
+#include "backends/shm/collectives.h"
 
 #include <algorithm>
 #include <cstring>

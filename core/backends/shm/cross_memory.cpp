@@ -9,9 +9,8 @@
 #include <cstring>
 #include <utility>
 
-#include "backends/buffers/span_list.h"
-#include "backends/shm/alltoall.h"
-#include "backends/shm/stream.h"
+#include "backends/buffers/spans.h"
+#include "backends/shm/collectives.h"
 
 namespace farandole {
 namespace {

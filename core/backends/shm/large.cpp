@@ -1,4 +1,4 @@
-#include "backends/shm/reductions.h"
+#include "backends/shm/collectives.h"
 
 #include <algorithm>
 #include <array>

@@ -2,9 +2,9 @@
 #include <array>
 #include <vector>
 
-#include "backends/buffers/scatter_parts.h"
+#include "backends/buffers/piece_array.h"
 #include "backends/shm/chunks.h"
-#include "backends/shm/reductions.h"
+#include "backends/shm/collectives.h"
 #include "rounding.h"
 
 namespace farandole {

@@ -4,13 +4,11 @@
 #include <utility>
 #include <variant>
 
-#include "backends/buffers/ranges.h"
-#include "backends/failed_operation.h"
-#include "backends/shm/alltoall.h"
+#include "backends/buffers/spans.h"
+#include "backends/operation.h"
 #include "backends/shm/arena.h"
+#include "backends/shm/collectives.h"
 #include "backends/shm/cross_memory.h"
-#include "backends/shm/reductions.h"
-#include "backends/shm/stream.h"
 
 namespace farandole {
 namespace {

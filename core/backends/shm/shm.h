@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/shm/pipes_backend.h"
+#include "backends/shm/pipes.h"
 
 namespace farandole {
 

@@ -1,4 +1,4 @@
-#include "backends/shm/reductions.h"
+#include "backends/shm/collectives.h"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "backends/buffers/piece_array.h"
-#include "backends/buffers/span_list.h"
-#include "backends/shm/alltoall.h"
+#include "backends/buffers/spans.h"
 
 namespace farandole {
 namespace {

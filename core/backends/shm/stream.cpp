@@ -1,10 +1,10 @@
-#include "backends/shm/stream.h"
+#include "backends/shm/collectives.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "backends/buffers/span_list.h"
+#include "backends/buffers/spans.h"
 #include "backends/shm/chunks.h"
 #include "kernels/copy.h"
 #include "rounding.h"

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "backends/buffers/piece_array.h"
-#include "backends/buffers/ranges.h"
-#include "backends/failed_operation.h"
+#include "backends/buffers/spans.h"
+#include "backends/operation.h"
 #include "backends/staged/staged_memory.h"
 #include "rounding.h"
 

@@ -5,9 +5,9 @@
 #include <utility>
 #include <variant>
 
-#include "backends/algorithms/direct_collectives.h"
+#include "backends/algorithms/direct.h"
 #include "backends/algorithms/paired_allreduce.h"
-#include "backends/failed_operation.h"
+#include "backends/operation.h"
 #include "rounding.h"
 
 namespace farandole {

@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "backends/failed_operation.h"
+#include "backends/operation.h"
 #include "collectives/integer_average.h"
 
 namespace farandole {

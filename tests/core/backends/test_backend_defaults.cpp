@@ -4,7 +4,7 @@
 #include <random>
 
 #include "association_reference.h"
-#include "backends/algorithms/direct_allreduce.h"
+#include "backends/algorithms/direct.h"
 #include "reduce_batch.h"
 #include "tcp_world.h"
 

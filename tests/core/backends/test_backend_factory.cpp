@@ -10,7 +10,7 @@
 #include <optional>
 #include <thread>
 
-#include "backends/algorithms/direct_collectives.h"
+#include "backends/algorithms/direct.h"
 #include "hosts_world.h"
 #include "shm_script.h"
 

@@ -10,8 +10,7 @@
 #include <random>
 
 #include "association_reference.h"
-#include "backends/algorithms/direct_allreduce.h"
-#include "backends/algorithms/direct_reducescatter.h"
+#include "backends/algorithms/direct.h"
 #include "backends/local/local.h"
 #include "shm_world.h"
 #include "tcp_world.h"

@@ -1,4 +1,4 @@
-/// Spans in a row, seen as one run of bytes.
+/// Lists of spans, taken as one run of bytes.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,28 @@
 
 namespace farandole {
 
+template <typename Byte>
+[[nodiscard]] std::size_t total_bytes(const std::vector<std::span<Byte>>& spans) {
+  std::size_t bytes = 0;
+  for (const auto& span : spans) bytes += span.size();
+  return bytes;
+}
+
+/// Calls visit(part of a span) for every span that has part in the bytes [begin, end).
+template <typename Byte, typename Visit>
+void for_each_part(const std::vector<std::span<Byte>>& spans, std::size_t begin, std::size_t end,
+                   Visit visit) {
+  std::size_t at = 0;
+  for (const auto& span : spans) {
+    const std::size_t first = std::max(begin, at);
+    const std::size_t last = std::min(end, at + span.size());
+    if (first < last) visit(span.subspan(first - at, last - first));
+    at += span.size();
+  }
+}
+
+/// Spans in a row, seen as one run of bytes.
+///
 /// `Byte` is std::byte or const std::byte.
 template <typename Byte>
 class SpanList {

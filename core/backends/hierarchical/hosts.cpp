@@ -1,4 +1,4 @@
-#include "backends/hierarchical/host_rounds.h"
+#include "backends/hierarchical/hosts.h"
 
 #include <algorithm>
 #include <utility>
