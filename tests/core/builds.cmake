@@ -17,7 +17,7 @@ set(tests_under_thread
     test_adasum test_alltoall test_capi test_chaos test_doorbell test_engine test_engine_direct test_engine_failures
     test_engine_absent test_engine_join test_engine_memory test_engine_fast_path test_engine_fast_moves test_engine_fast_order
     test_engine_fast_sets test_engine_sets_that_go test_engine_order test_engine_sets
-    test_engine_survey test_mesh test_executor test_backend_factory test_device_wait test_fake_cuda test_fake_nccl test_foreign test_hierarchical
+    test_engine_survey test_mesh test_executor test_registry test_device_wait test_fake_cuda test_fake_nccl test_foreign test_hierarchical
     test_nccl test_nccl_failures test_peer test_peer_failures test_proposals test_operation_tags test_progress
     test_staged test_staged_failures
     test_records test_seal test_shm test_shm_allreduce test_shm_channel test_shm_cross_memory test_socket test_tcp

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "backends/backend_factory.h"
 #include "backends/hierarchical/hierarchical.h"
+#include "backends/registry.h"
 #include "shm_world.h"
 #include "tcp_world.h"
 

@@ -49,7 +49,7 @@ BACKEND_ARROWS = {
 # Every other room is a backend. None knows another one: the registry does.
 OF_A_BACKEND = {"backends", "backends/buffers", "backends/algorithms"}
 # What ties the rooms together, and may include any of them.
-BACKEND_WIRING = {"backends/backend.cpp", "backends/registry.cpp", "backends/backend_factory.cpp"}
+BACKEND_WIRING = {"backends/backend.cpp", "backends/registry.cpp"}
 
 NEUTRAL = {"runtime", "collectives", "gradients"}
 FRAMEWORKS = {"arrays", "torch", "tensorflow", "keras", "jax", "mxnet"}

@@ -6,7 +6,7 @@
 
 #include "backends/backend.h"
 #include "backends/foreign_backends.h"
-#include "backends/resources.h"
+#include "backends/registry.h"
 
 namespace farandole {
 

@@ -13,7 +13,7 @@
 
 #include "backends/backend.h"
 #include "backends/hierarchical/collectives.h"
-#include "backends/resources.h"
+#include "backends/registry.h"
 
 namespace farandole {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "backends/backend.h"
-#include "backends/resources.h"
+#include "backends/registry.h"
 
 namespace farandole {
 

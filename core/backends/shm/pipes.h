@@ -14,7 +14,7 @@
 
 #include "backends/backend.h"
 #include "backends/operation.h"
-#include "backends/resources.h"
+#include "backends/registry.h"
 #include "transport/byte_ring.h"
 #include "transport/doorbell.h"
 #include "transport/operation_tag.h"

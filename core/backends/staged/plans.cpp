@@ -8,7 +8,6 @@
 #include "backends/buffers/piece_array.h"
 #include "backends/buffers/spans.h"
 #include "backends/operation.h"
-#include "backends/staged/staged_memory.h"
 #include "rounding.h"
 
 namespace farandole {

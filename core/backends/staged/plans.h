@@ -1,15 +1,44 @@
 /// How each collective is cut into chunks that fit a slot.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "backends/device_backend.h"
 #include "backends/staged/pipeline.h"
+#include "devices/devices.h"
 
 namespace farandole {
+
+/// Host memory of one operation that a device copies from or to; given back when it has done so.
+class StagedMemory {
+ public:
+  /// data() is null if there is no memory. `device`: null takes memory that no device reaches.
+  StagedMemory(EngineDevice* device, std::size_t bytes) : device_(device) {
+    if (device_ != nullptr) {
+      pinned_ = device_->pinned().take(bytes);
+    } else {
+      plain_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    }
+  }
+  ~StagedMemory() {
+    if (device_ != nullptr) device_->keep(std::move(pinned_));
+  }
+  StagedMemory(const StagedMemory&) = delete;
+  StagedMemory& operator=(const StagedMemory&) = delete;
+  [[nodiscard]] std::byte* data() const noexcept {
+    return device_ != nullptr ? pinned_.data() : plain_.get();
+  }
+
+ private:
+  EngineDevice* device_;
+  HostBuffer pinned_;
+  std::unique_ptr<std::byte[]> plain_;
+};
 
 // `device`: null on a rank that has none; then nothing lies on a device.
 

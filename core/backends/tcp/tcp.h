@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "backends/resources.h"
+#include "backends/registry.h"
 #include "transport/mesh.h"
 
 namespace farandole {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "backends/backend_factory.h"
+#include "backends/registry.h"
 #include "transport/control_channel.h"
 #include "transport/doorbell.h"
 #include "transport/mesh.h"

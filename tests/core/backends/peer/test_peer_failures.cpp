@@ -8,7 +8,6 @@
 #include <string_view>
 
 #include "backends/peer/buffers.h"
-#include "backends/peer/connecting.h"
 #include "fake_nccl.h"
 #include "framework.h"
 

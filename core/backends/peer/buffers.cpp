@@ -1,4 +1,4 @@
-#include "backends/peer/connecting.h"
+#include "backends/peer/buffers.h"
 
 #include <algorithm>
 #include <array>

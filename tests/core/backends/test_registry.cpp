@@ -1,6 +1,6 @@
 // Process sets: who serves which ranks, sets that overlap, channels that go from one set to the
 // next.
-#include "backends/backend_factory.h"
+#include "backends/registry.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
