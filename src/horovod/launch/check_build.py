@@ -104,7 +104,7 @@ class BuildReport:
     """The native core can be loaded, without which nothing works."""
 
     def text(self, *, verbose: bool = False) -> str:
-        """As people read it; `verbose` adds why."""
+        """Write the report for people; `verbose` adds reasons."""
         lines = [f"Horovod v{__version__}: the interface, of {own_version()}"]
         if verbose:
             lines.insert(0, "")
@@ -117,7 +117,7 @@ class BuildReport:
         return "\n".join([*lines, "", section(self.inventory)])
 
     def json(self) -> str:
-        """As programs read it."""
+        """Write the report for programs."""
         groups = {
             title.rpartition(" ")[2].lower(): {
                 check.name: {

@@ -111,8 +111,8 @@ def start_timeout_s(options: Mapping[str, str], inherited: Mapping[str, str]) ->
 
 
 def rank_silence_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float:
-    """After how long without a sign of life a rank is lost for the others; 0: never. All that is said about
-    silence follows from it.
+    """Seconds without a sign of life after which a rank is lost for the others; 0: never. Every other
+    limit on silence follows from it.
 
     Raises:
         ConfigError: it is not a number.
@@ -122,9 +122,9 @@ def rank_silence_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> 
 
 
 def silence_s(options: Mapping[str, str], inherited: Mapping[str, str]) -> float:
-    """After how long without a sign of life a host is lost for its launcher, and a launcher for its hosts:
-    twice as long as ranks give each other. Also where these wait for ever, as for a debugger: nobody holds
-    the processes of the launcher.
+    """Seconds without a sign of life after which a host is lost for its launcher, and a launcher for its
+    hosts: twice as many as ranks give each other. There is a limit even if ranks wait for ever, as for a
+    debugger: nobody holds the processes of the launcher.
 
     Raises:
         ConfigError: it is not a number.
@@ -177,7 +177,7 @@ def compute_threads(inherited: Mapping[str, str], processes_here: int, cores: in
 
 
 def current_directory() -> str:
-    """The path of the one that this process is in.
+    """Path of the directory that this process is in.
 
     Raises:
         LaunchError: it was deleted, or may not be read.
@@ -192,7 +192,7 @@ def current_directory() -> str:
 
 
 def shown_directory() -> str:
-    """The same for a message, whatever has become of it."""
+    """Path of the current directory for a message, whatever has become of it."""
     try:
         return os.getcwd()
     except OSError:

@@ -34,7 +34,7 @@ class Mailbox(Generic[T]):
                 os.eventfd_write(self._bell, 1)
 
     def take(self) -> list[T]:
-        """All that is new, in order; after ``close`` what came before."""
+        """Return all that is new, in order; after ``close`` what came before."""
         try:
             if self._bell >= 0:
                 os.eventfd_read(self._bell)
@@ -46,7 +46,7 @@ class Mailbox(Generic[T]):
         return found
 
     def wait(self, timeout_ms: int) -> None:
-        """Until there is something new, or so long."""
+        """Wait until there is something new, at most so long."""
         poller = select.poll()
         poller.register(self._bell, select.POLLIN)
         poller.poll(timeout_ms)

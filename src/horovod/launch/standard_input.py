@@ -188,7 +188,7 @@ def opened(job: Job) -> Iterator[int]:
 
 
 def _copy(sink: int, over: threading.Event) -> None:
-    """From the terminal, until its end (Ctrl-D), or until nobody reads."""
+    """Copy from the terminal, until its end (Ctrl-D), or until nobody reads."""
     poller = select.poll()
     poller.register(_INPUT, select.POLLIN)
     try:

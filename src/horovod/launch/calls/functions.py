@@ -263,7 +263,7 @@ def _value_of(call: memoryview) -> list[memoryview]:
 
 
 def _failure_of(error: BaseException) -> list[memoryview]:
-    """Of the exception that is being handled."""
+    """Bytes of the exception that is being handled."""
     text = traceback.format_exc()
     try:
         pickled = b"".join(pack(error))
@@ -403,7 +403,7 @@ def call_environment(changes: Mapping[str, str | None] | None = None) -> dict[st
 
 
 def interface_names(named: Iterable[str] | str | None) -> tuple[str, ...]:
-    """Of network interfaces, as arguments of calls have them: a list, or a text with commas."""
+    """Names of network interfaces, from an argument of a call: a list, or a text with commas."""
     names = named.split(",") if isinstance(named, str) else named or ()
     return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
 

@@ -92,7 +92,7 @@ def unpack(data: memoryview) -> Any:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Also hands over the memory of frameworks' tensors as it is, where the framework's folder knows how."""
+    """Pickler that hands over the memory of tensors as it is, where the framework's folder knows how."""
 
     def reducer_override(self, obj: Any) -> Any:
         module = _REDUCERS.get(type(obj).__module__.partition(".")[0])
@@ -118,7 +118,7 @@ def why_unpicklable(
 
 
 def why_value_unpicklable(name: str, value: Any) -> str | None:
-    """The same for one value that has a name, such as "parameter loss"; None: it can be pickled."""
+    """A sentence about one value that has a name, such as "parameter loss"; None: it can be pickled."""
     try:
         pack(value)
     except Exception as error:

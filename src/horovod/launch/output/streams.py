@@ -110,7 +110,7 @@ def rank_directory(directory: Path, rank: int, size: int) -> Path:
 
 
 class _Kept:
-    """In place of a prefixer: nothing of this stream is shown."""
+    """A stream of which nothing is shown, in place of a prefixer."""
 
     def __init__(self, data: bytearray | None = None) -> None:
         self.data = bytearray() if data is None else data

@@ -80,7 +80,7 @@ class Tracebacks:
         self._interrupted = False
 
     def leave_out_interrupts(self) -> None:
-        """From now on a traceback that ends with KeyboardInterrupt is left out: Ctrl-C was pressed."""
+        """Leave out from now on every traceback that ends with KeyboardInterrupt: Ctrl-C was pressed."""
         self._interrupted = True
 
     def shows(self, lines: Sequence[str]) -> bool:

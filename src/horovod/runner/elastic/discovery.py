@@ -40,11 +40,11 @@ class DiscoveredHosts:
         return frozenset(self.host_slots)
 
     def get_slots(self, host: str) -> int:
-        """Of a host; 0 if it is not there."""
+        """Slots of a host; 0 if it is not there."""
         return self.host_slots.get(host, 0)
 
     def count_available_slots(self) -> int:
-        """Of all hosts."""
+        """Slots of all hosts."""
         return sum(self.host_slots.values())
 
 
