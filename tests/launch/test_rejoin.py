@@ -23,7 +23,7 @@ from horovod.bootstrap.place.proc import lines, stat_of
 from horovod.launch.agent.terms import MOST_KEPT_BYTES
 from horovod.launch.contracts.events import Exited, Gone, HostReached, Rejoined, Started
 from horovod.launch.contracts.fleet import FleetWorker
-from horovod.launch.launchers.fleet import door_of
+from horovod.launch.launchers.fleet import reconnect_socket
 
 pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 
@@ -47,13 +47,13 @@ def abandon(
 
 
 def agent_waits(secret: str, host: str = "here") -> bool:
-    """Whether an agent listens behind the door of this host."""
-    return any(line.endswith(f"@{door_of(secret, host)}") for line in lines("/proc/net/unix"))
+    """Whether an agent listens at the reconnect socket of this host."""
+    return any(line.endswith(f"@{reconnect_socket(secret, host)}") for line in lines("/proc/net/unix"))
 
 
 def await_end_of_agent(secret: str) -> None:
     give_up_at = time.monotonic() + LIMIT_S
-    while agent_waits(secret):  # nothing tells when it closes its door
+    while agent_waits(secret):  # nothing tells when it closes its socket
         assert time.monotonic() < give_up_at
         time.sleep(0.02)
 
@@ -194,14 +194,14 @@ def test_a_host_that_is_reached_anew_ends_what_the_former_agent_has() -> None:
 def told_again(*command: str, after: str, taken: int = 0) -> Iterator[bytes]:
     """What an agent with one rank says to another launcher, which comes after the first one has heard of
     ``after`` and has taken nothing; this one takes so many bytes and ends the job."""
-    door = f"farandole-test-{secrets.token_hex(8)}"
+    name = f"farandole-test-{secrets.token_hex(8)}"
     with agent() as one:
-        one.say(line({**OPEN, "command": command, "door": door, "patience_s": 30.0}))
+        one.say(line({**OPEN, "command": command, "reconnect": name, "patience_s": 30.0}))
         one.say(line({"start": [{"rank": 0, "environment": {}}]}))
         assert one.hear(after)
         with socket.socket(socket.AF_UNIX) as other:
             other.settimeout(LIMIT_S)
-            other.connect(f"\0{door}")
+            other.connect(f"\0{name}")
             heard = b""
             while b"caught_up" not in heard:
                 heard += other.recv(1 << 16)

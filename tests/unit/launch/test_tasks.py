@@ -18,7 +18,7 @@ from horovod.bootstrap.trust import unix
 from horovod.errors import LaunchError
 from horovod.launch.calls.pickles import why_unpicklable
 from horovod.launch.launchers.spark import elastic_name, place_tasks
-from horovod.launch.tasks.links import Left, Nonsense, Tasks
+from horovod.launch.tasks.links import BadMessage, Left, Tasks
 from horovod.launch.tasks.messages import Arrival, bytes_of, text_of
 
 KEY = bytes(range(32))
@@ -188,7 +188,7 @@ def test_nonsense_from_a_task_is_told(word: Any) -> None:
         link = tasks.link(ARRIVAL, "the task is gone")
         client.get("task/t7/down/0/", LIMIT_S)
         client.set("task/t7/up/0/", word)
-        assert isinstance(news_of(tasks), Nonsense)
+        assert isinstance(news_of(tasks), BadMessage)
         link.kill()
         assert link.wait(LIMIT_S) == -9
         for pipe in (link.stdin, link.stdout, link.stderr):

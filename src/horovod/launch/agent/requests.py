@@ -9,8 +9,8 @@ number of `{"start": [rank, ...]}` and `{"end": signum, "workers": [number, ...]
 the call may come until the first start. `{"input": text}` is for the standard input of the one rank that is
 `fed`; the empty text ends it.
 
-In place of a plan `{"attach": name}` asks for the agent that waits at a door of this host: what is said from
-then on is said to it, and by it.
+In place of a plan `{"attach": name}` asks for the agent that waits at the reconnect socket of this name: what
+is said from then on is said to it, and by it.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Plan(Fields):
     there is a `call`, which then is a descriptor, too; else that is -1. On another host the plan says:
     `directory` (to work in), `defaults` (environment where the host has none), `silence_s` (of the launcher
     that ends the job) and `window` (bytes of output). It may say that it stays `open`, and then have no ranks
-    yet; and that ranks do not `inherit` the environment of this process. If it has a `door`, the agent does
-    not end with the launcher: it waits there for another one, for `patience_s`. If the call is the ranks'
-    standard input (`call_is_input`), they have no result.
+    yet; and that ranks do not `inherit` the environment of this process. If it names a `reconnect` socket,
+    the agent does not end with the launcher: it waits there for another one, for `patience_s`. If the call is
+    the ranks' standard input (`call_is_input`), they have no result.
     """
 
     command: list[bytes]
@@ -78,14 +78,14 @@ class Plan(Fields):
     call_is_input = False
     open = False
     inherit = True
-    door = ""
+    reconnect = ""
     patience_s = 0.0
 
 
 class Attach(Fields):
-    """Another agent is meant, which waits at this door."""
+    """Another agent is meant, which waits at the reconnect socket of this name."""
 
-    door: str
+    socket: str
 
 
 class Start(Fields):
@@ -168,7 +168,7 @@ def _asked(request: dict[str, Any], remote: bool) -> Request:
     if "call" in request and remote:
         return Call(size_bytes=field("call", whole(1, (1 << 63) - 1)))
     if "attach" in request and remote:
-        return Attach(door=field("attach", _DOOR))
+        return Attach(socket=field("attach", _SOCKET))
     if "start" in request and remote:
         return Start(workers=field("start", _workers(())))
     if "end" in request:
@@ -191,7 +191,7 @@ def _asked(request: dict[str, Any], remote: bool) -> Request:
 
 def _plan(request: dict[str, Any], remote: bool) -> Plan:
     plan = Plan(**{"defaults": {}, "window": 0, **(_AWAY if remote else _HERE)(request)})
-    if plan.door and not plan.patience_s:
+    if plan.reconnect and not plan.patience_s:
         raise Malformed("is missing", ("patience_s",))
     streams = () if remote else _STREAMS if plan.call >= 0 and not plan.call_is_input else _STREAMS[:2]
     plan.workers = fields({"workers": _workers(streams)})(request)["workers"]
@@ -250,10 +250,10 @@ _DESCRIPTOR = whole(3, _MOST_NUMBER)
 _SIGNAL = whole(1, 64)
 _WINDOW = whole(1, MOST_WINDOW_BYTES)
 _SECONDS = seconds(MOST_SILENCE_S, positive=True)
-_DOOR = text(100, lambda name: name.isascii() and name.replace("-", "").isalnum(), "is no name of a door")
+_SOCKET = text(100, lambda name: name.isascii() and name.replace("-", "").isalnum(), "is no name of a socket")
 _PLAN = {"command": _command, "environment": _environment, "nofile": _NUMBER, "call_is_input": truth}
 _HERE = fields({**_PLAN, "call": _DESCRIPTOR}, vars(Plan))
-_STAY = {"open": truth, "inherit": truth, "door": _DOOR, "patience_s": _SECONDS}
+_STAY = {"open": truth, "inherit": truth, "reconnect": _SOCKET, "patience_s": _SECONDS}
 _HOST = {"directory": _bytes, "defaults": _environment, "silence_s": _SECONDS, "window": _WINDOW}
 _AWAY = fields({**_PLAN, **_STAY, **_HOST}, vars(Plan))
 

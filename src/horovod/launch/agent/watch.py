@@ -17,8 +17,8 @@ from horovod.launch.agent.words import Words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from horovod.launch.agent.door import Door
-    from horovod.launch.agent.families import Families
+    from horovod.launch.agent.process_trees import ProcessTrees
+    from horovod.launch.agent.reconnect_socket import ReconnectSocket
     from horovod.launch.agent.requests import Request, Worker
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -40,8 +40,8 @@ class Agent:
         self._common: dict[bytes, bytes] = {}  # environment of all ranks
         self._devices: list[str] | None = None  # None: ranks see all there are
         self._open = False  # further ranks may come
-        self._families: Families | None = None  # of an open plan
-        self._door: Door | None = None  # where another launcher may come
+        self._trees: ProcessTrees | None = None  # of an open plan
+        self._reconnect: ReconnectSocket | None = None  # where another launcher may come
         self._wait_until = 0.0  # for it; 0: one is there
         self._childless = False
         self._feed = Feed(self._launcher, self._poller)
@@ -94,15 +94,15 @@ class Agent:
         if asked_for(self._common):
             self._devices = visible_devices(self._common)
         if plan.open:
-            from horovod.launch.agent.families import Families  # only elastic jobs pay for it
+            from horovod.launch.agent.process_trees import ProcessTrees  # only elastic jobs pay for it
 
             self._open = True
-            self._families = self._words.families = Families(self._launcher, self._outputs)
-        if plan.door:
-            from horovod.launch.agent.door import Door
+            self._trees = self._words.trees = ProcessTrees(self._launcher, self._outputs)
+        if plan.reconnect:
+            from horovod.launch.agent.reconnect_socket import ReconnectSocket
 
-            self._door = Door(plan.door, plan.patience_s)
-            self._poller.register(self._door.fileno(), select.POLLIN)
+            self._reconnect = ReconnectSocket(plan.reconnect, plan.patience_s)
+            self._poller.register(self._reconnect.fileno(), select.POLLIN)
             self._launcher.remember()
             self._outputs.remember()
         if not self._remote:
@@ -137,9 +137,9 @@ class Agent:
                     os.close(end)
 
     def _start_more(self, request: Start) -> None:
-        if self._plan is None or self._families is None or not self._open:
+        if self._plan is None or self._trees is None or not self._open:
             raise Refusal("further ranks, of a plan that is not open")
-        if any(worker.rank in self._families for worker in request.workers):
+        if any(worker.rank in self._trees for worker in request.workers):
             raise Refusal("start: a rank that is there already")
         self._start(self._plan, request.workers)
 
@@ -163,19 +163,19 @@ class Agent:
         if errno:
             return self._refuse(worker.rank, errno)
         self._ranks[pid] = worker.rank
-        if self._families is not None:
-            self._families.begin(worker.rank, pid, STARTER + b"=" + environment[STARTER])
+        if self._trees is not None:
+            self._trees.begin(worker.rank, pid, STARTER + b"=" + environment[STARTER])
         self._launcher.say("started", rank=worker.rank, pid=pid)
         return True
 
     def _refuse(self, rank: int, errno: int) -> bool:
         """This rank cannot be started; whether others may."""
         self._launcher.say("refused", rank=rank, errno=errno)
-        if self._families is None:
+        if self._trees is None:
             self._end(signal.SIGTERM)
             return False
         self._words.last_of(rank)
-        self._families.begin(rank, 0, b"")
+        self._trees.begin(rank, 0, b"")
         return True
 
     # Watching.
@@ -198,15 +198,15 @@ class Agent:
             elif descriptor in self._above:
                 self._poller.unregister(descriptor)
                 self._above.discard(descriptor)
-                if self._door is None:
+                if self._reconnect is None:
                     self._words.close()
                     self._orphaned = self._told_to_end = True
                 else:
                     self._launcher.gone = True
             elif descriptor == self._feed.fileno():
                 self._feed.flush()
-            elif self._door is not None and descriptor == self._door.fileno():
-                self._let_in(self._door)
+            elif self._reconnect is not None and descriptor == self._reconnect.fileno():
+                self._let_in(self._reconnect)
             elif descriptor != 1 and not self._words.forward(descriptor):  # 1 is flushed before the next wait
                 self._outputs.forward(descriptor)
         self._launcher.look()
@@ -219,16 +219,16 @@ class Agent:
 
     def _waits(self) -> bool:
         """The launcher is gone; whether another one may come."""
-        if self._door is None or not self._open:
+        if self._reconnect is None or not self._open:
             return False
         if not self._wait_until:
-            self._wait_until = time.monotonic() + self._door.patience_s
+            self._wait_until = time.monotonic() + self._reconnect.patience_s
             self._outputs.keep()
         return time.monotonic() < self._wait_until
 
-    def _let_in(self, door: Door) -> None:
+    def _let_in(self, reconnect: ReconnectSocket) -> None:
         """Another launcher has come: it is the one from now on."""
-        visitor = door.let_in()
+        visitor = reconnect.let_in()
         if visitor is None:
             return
         assert self._plan is not None
@@ -256,8 +256,8 @@ class Agent:
                 return True
             if now >= self._ending.due:
                 self._kill()
-        elif self._families is not None and (self._open or self._families):
-            self._families.look(childless=self._childless)
+        elif self._trees is not None and (self._open or self._trees):
+            self._trees.look(childless=self._childless)
         elif not self._ranks:
             if not self._linger_until:
                 self._linger_until = now + LINGER_S
@@ -284,27 +284,27 @@ class Agent:
             elif pid in self._ranks:
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
                 exited.append((code, self._ranks.pop(pid)))
-            elif self._families is not None:
-                self._families.orphans_ended()
+            elif self._trees is not None:
+                self._trees.orphans_ended()
         if exited:
             self._words.catch_up()
         # Of ranks found dead together, those killed by a signal are more likely the cause than the victims.
         for exit_code, rank in sorted(exited, key=lambda one: one[0] >= 0):
             self._words.last_of(rank)
             told = {}
-            if self._families is not None:
-                if rank not in self._families:  # it was given up before
+            if self._trees is not None:
+                if rank not in self._trees:  # it was given up before
                     continue
                 self._outputs.empty(rank)
-                told = {"told": self._families.ended(rank) or self._ending.begun}
+                told = {"told": self._trees.ended(rank) or self._ending.begun}
             if not self._orphaned:
                 self._launcher.say("exited", rank=rank, exit_code=exit_code, **told)
         return childless
 
     def _stands(self, rank: int, stopped: bool) -> None:
         """The process that was started for this rank was stopped by a signal, or goes on."""
-        if self._families is not None:
-            self._families.stands(rank, stopped)
+        if self._trees is not None:
+            self._trees.stands(rank, stopped)
             return
         stops = self._stops.get(rank, 0)
         if stopped == (rank in self._standing) or (stopped and stops == MOST_STOPS):
@@ -324,8 +324,8 @@ class Agent:
             pass  # only what they printed is left
         elif self._ending.begun:
             due = min(due, self._ending.due)
-        elif self._families is not None and (self._open or self._families):
-            due = min(due, self._families.due())
+        elif self._trees is not None and (self._open or self._trees):
+            due = min(due, self._trees.due())
         elif not self._ranks and self._linger_until:
             due = min(due, self._linger_until)
         if due == float("inf"):
@@ -377,8 +377,8 @@ class Agent:
         elif isinstance(request, End):
             if request.ranks is None:
                 self._end(request.signum)
-            elif self._families is not None:
-                self._families.end(request.ranks, request.signum)
+            elif self._trees is not None:
+                self._trees.end(request.ranks, request.signum)
         elif isinstance(request, Kill):
             self._kill()
         elif isinstance(request, Input):
@@ -395,12 +395,12 @@ class Agent:
     def _attach(self, request: Attach) -> None:
         if self._plan is not None:
             raise Refusal("to attach another agent, after the plan")
-        from horovod.launch.agent.door import relay
+        from horovod.launch.agent.reconnect_socket import relay
 
         for signum in _ENDING:
             signal.signal(signum, signal.SIG_DFL)
         first = self._launcher.rest()
-        if relay(request.door, first):
+        if relay(request.socket, first):
             os._exit(0)  # all was said by the other one
         for signum in _ENDING:
             signal.signal(signum, self._on_signal)

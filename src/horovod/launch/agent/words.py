@@ -9,8 +9,8 @@ from horovod.launch.agent.terms import MOST_WORDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from horovod.launch.agent.families import Families
     from horovod.launch.agent.launcher import Launcher
+    from horovod.launch.agent.process_trees import ProcessTrees
 
 _NAMES_PROCESS = b'{"process": '  # begins the word by which a rank says which process it is
 
@@ -23,7 +23,7 @@ class Words:
         self._poller = poller
         self._open: dict[int, int] = {}  # descriptor -> rank
         self._left: dict[int, int] = {}  # rank -> how many it may say yet
-        self.families: Families | None = None
+        self.trees: ProcessTrees | None = None
         """Are told which process a rank is."""
 
     def add(self, rank: int) -> int:
@@ -50,8 +50,8 @@ class Words:
                 self._left[rank] -= 1
                 if not line.startswith(_NAMES_PROCESS):
                     self._launcher.say("said", rank=rank, line=line.decode("utf-8", "replace"))
-                elif self.families is not None:
-                    self.families.identified(rank, line)
+                elif self.trees is not None:
+                    self.trees.identified(rank, line)
         if not said:
             self._poller.unregister(descriptor)
             del self._open[descriptor]

@@ -112,11 +112,11 @@ class Connections:
         """
         self._calls.put(lambda: self._hosts[name].send(*pieces))
 
-    def attach(self, name: str, door: str) -> None:
+    def attach(self, name: str, socket: str) -> None:
         """Be the launcher of the agent that waits there on the host of this name. Comes as news: `Nobody`, or
         what happened to the ranks that are expected, and then `CaughtUp`. From any thread.
         """
-        self._calls.put(lambda: self._hosts[name].attach(request_line({"attach": door})))
+        self._calls.put(lambda: self._hosts[name].attach(request_line({"attach": socket})))
 
     def request_all(self, line: bytes) -> None:
         """Send it to all agents."""

@@ -1,1 +1,1 @@
-"""Ways of starting processes: the contract, and one file for each."""
+"""Ways of starting processes: one file for each."""

@@ -374,7 +374,7 @@ class AgentFleet(Fleet):
                 inherit=not host.here,
                 silence_s=self._silence_s,
                 call_is_input=self._plan.call_is_input,
-                **self._door(name),
+                **self._reconnect(name),
             ),
         )
 
@@ -385,15 +385,15 @@ class AgentFleet(Fleet):
             f"{counted(len(workers), 'worker')}"
         )
         self.connections.expect(name, workers, WINDOW_BYTES)
-        self.connections.attach(name, door_of(self._plan.secret, name))
+        self.connections.attach(name, reconnect_socket(self._plan.secret, name))
         if host.then is not None:
             self._drop(name, host.then)
 
-    def _door(self, host: str) -> dict[str, object]:
+    def _reconnect(self, host: str) -> dict[str, object]:
         """Fields in the plan of a host about the wait for another launcher."""
         if not self._plan.patience_s:
             return {}
-        return {"door": door_of(self._plan.secret, host), "patience_s": self._plan.patience_s}
+        return {"reconnect": reconnect_socket(self._plan.secret, host), "patience_s": self._plan.patience_s}
 
     def _let_go(self, name: str, host: _Host, found: list[Event], reason: str) -> None:
         """The connection has ended."""
@@ -412,7 +412,7 @@ class AgentFleet(Fleet):
         self._output.end(number)
 
 
-def door_of(secret: str, host: str) -> str:
+def reconnect_socket(secret: str, host: str) -> str:
     """Name of the socket at which the agent of a host waits for another launcher."""
     return "farandole-agent-" + hashlib.sha256(f"{secret} agent {host}".encode()).hexdigest()[:40]
 

@@ -23,7 +23,7 @@ from horovod.launch.launchers.fleet import AgentFleet
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import Output
 from horovod.launch.placement.hosts import HostSlots, Slot, named, place_ranks
-from horovod.launch.tasks.links import Left, Nonsense, Tasks
+from horovod.launch.tasks.links import BadMessage, Left, Tasks
 from horovod.launch.tasks.messages import Arrival
 
 __all__ = [
@@ -118,7 +118,7 @@ class TaskFleet(ClosedAgentFleet):
                             f"{_why_lost(self._source, gone)} before all had come. {self._source.diagnosis()}"
                         )
                         found.append(Failed(LaunchError(why.rstrip())))
-                case Nonsense(error):
+                case BadMessage(error):
                     found.append(Failed(error))
         for why in self._stage_ended.take():
             if self._placement is None:
@@ -277,7 +277,7 @@ class SparkFleet(AgentFleet):
                 case Left(task):
                     for name in [name for name, each in self._arrivals.items() if each.task == task]:
                         del self._arrivals[name]
-                case Nonsense(error):
+                case BadMessage(error):
                     found.append(Failed(error))
             self._source.discovered(dict.fromkeys(self._arrivals, 1))
         for why in self._ended.take():

@@ -21,7 +21,7 @@ from horovod.errors import LaunchError, RendezvousError
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.tasks.messages import ARRIVED, TASK, Arrival, bytes_of, down_key, text_of
 
-__all__ = ["Left", "Nonsense", "TaskLink", "Tasks"]
+__all__ = ["Left", "BadMessage", "TaskLink", "Tasks"]
 
 _CLIENT_S = 10.0
 _READ_BYTES = 1 << 16
@@ -37,21 +37,21 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Nonsense:
+class BadMessage:
     """Somebody who knows the key says what no task of ours would."""
 
     error: LaunchError
 
 
 class Tasks:
-    """All tasks of a job. `news` has `Arrival`, `Left` and `Nonsense`, in order.
+    """All tasks of a job. `news` has `Arrival`, `Left` and `BadMessage`, in order.
 
     Raises:
         RendezvousError: the store does not answer.
     """
 
     def __init__(self, store: StoreServer, key: bytes) -> None:
-        self.news: Mailbox[Arrival | Left | Nonsense] = Mailbox()
+        self.news: Mailbox[Arrival | Left | BadMessage] = Mailbox()
         self._store = store
         self._calls: Mailbox[Callable[[], None]] = Mailbox()
         # Of the thread:
@@ -134,7 +134,7 @@ class Tasks:
         try:
             arrival = Arrival.understood(task, value)
         except LaunchError as error:
-            self.news.put(Nonsense(error))
+            self.news.put(BadMessage(error))
             return
         if task not in self._known:
             self._known[task] = arrival
@@ -161,7 +161,7 @@ class Tasks:
                     return
         except ValueError:
             pass
-        self.news.put(Nonsense(LaunchError(f"Task {task} has said what makes no sense.")))
+        self.news.put(BadMessage(LaunchError(f"Task {task} has said what makes no sense.")))
 
     def _look_for_lost(self) -> None:
         try:

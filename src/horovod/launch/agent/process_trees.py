@@ -32,7 +32,7 @@ _LOOK_S = 2.0  # between two looks at the process of a rank
 _AGAIN_S = 0.2  # while one stands still: others may wait for it
 
 
-class Family:
+class ProcessTree:
     """A rank and what it has started, until nothing of it is left.
 
     Args:
@@ -75,15 +75,15 @@ class Family:
         self.due = self.ending.due
 
 
-class Families:
+class ProcessTrees:
     """Ranks of this host and the processes they started."""
 
     def __init__(self, launcher: Launcher, outputs: Outputs) -> None:
         self._launcher = launcher
         self._outputs = outputs
-        self._by_rank: dict[int, Family] = {}
-        self._silent: list[Family] = []  # nothing of them is left but what they have printed
-        self._strays: Family | None = None  # what is nobody's, when there is nobody
+        self._by_rank: dict[int, ProcessTree] = {}
+        self._silent: list[ProcessTree] = []  # nothing of them is left but what they have printed
+        self._strays: ProcessTree | None = None  # what is nobody's, when there is nobody
         self._immortal: set[int] = set()  # strays that nobody could end
         self._look_at = NEVER  # the processes of ranks
 
@@ -95,7 +95,7 @@ class Families:
 
     def begin(self, rank: int, pid: int, mark: bytes) -> None:
         """This rank runs; with the process id 0: it could not be started."""
-        self._by_rank[rank] = Family(rank, pid, mark)
+        self._by_rank[rank] = ProcessTree(rank, pid, mark)
 
     def end(self, ranks: Iterable[int], signum: int) -> None:
         """Send it to these ranks and what they have started; SIGKILL follows. Those that have ended are left
@@ -103,114 +103,114 @@ class Families:
         """
         found = self._members()
         for rank in ranks:
-            family = self._by_rank.get(rank)
-            if family is not None and family.running:
-                family.end(found.get(rank, {}).values(), signum)
+            tree = self._by_rank.get(rank)
+            if tree is not None and tree.running:
+                tree.end(found.get(rank, {}).values(), signum)
 
     def stands(self, rank: int, stopped: bool) -> None:
         """The process that was started for this rank was stopped by a signal, or goes on."""
-        family = self._by_rank.get(rank)
-        if family is not None:
-            family.child_stopped = stopped
-            self._tell_whether_stopped(family)
+        tree = self._by_rank.get(rank)
+        if tree is not None:
+            tree.child_stopped = stopped
+            self._tell_whether_stopped(tree)
 
     def identified(self, rank: int, line: bytes) -> None:
         """This rank has said which process it is. The first one is, until it has ended: what it has started
         may take itself for the rank, too, and is refused elsewhere.
         """
-        family = self._by_rank.get(rank)
-        if family is None or not family.running:
+        tree = self._by_rank.get(rank)
+        if tree is None or not tree.running:
             return
-        if family.process is None or family.process.has_ended():
-            family.process = named_by(line, lambda: self._members().get(rank, {}))
+        if tree.process is None or tree.process.has_ended():
+            tree.process = named_by(line, lambda: self._members().get(rank, {}))
             self._look_at = min(self._look_at, time.monotonic() + _LOOK_S)
 
     def _look_at_processes(self, now: float) -> None:
         self._look_at = NEVER
-        for family in self._by_rank.values():
-            if not family.running or family.process is None:
+        for tree in self._by_rank.values():
+            if not tree.running or tree.process is None:
                 continue
-            family.process_stands = family.process.stands()
-            self._tell_whether_stopped(family)
-            self._look_at = min(self._look_at, now + (_AGAIN_S if family.process_stands else _LOOK_S))
+            tree.process_stands = tree.process.stands()
+            self._tell_whether_stopped(tree)
+            self._look_at = min(self._look_at, now + (_AGAIN_S if tree.process_stands else _LOOK_S))
 
-    def _tell_whether_stopped(self, family: Family) -> None:
+    def _tell_whether_stopped(self, tree: ProcessTree) -> None:
         """Unless that is too often."""
-        stopped = family.stands_still()
-        if family.stopped == stopped or (stopped and not family.stops_left):
+        stopped = tree.stands_still()
+        if tree.stopped == stopped or (stopped and not tree.stops_left):
             return
-        family.stopped = stopped
-        family.stops_left -= stopped
-        self._launcher.say("stopped" if stopped else "continued", rank=family.rank)
+        tree.stopped = stopped
+        tree.stops_left -= stopped
+        self._launcher.say("stopped" if stopped else "continued", rank=tree.rank)
 
     def ended(self, rank: int) -> bool:
         """The process of this rank has; whether it was told to."""
-        family = self._by_rank[rank]
-        family.running = False
-        family.due = 0.0
-        return family.ending.begun
+        tree = self._by_rank[rank]
+        tree.running = False
+        tree.due = 0.0
+        return tree.ending.begun
 
     def orphans_ended(self) -> None:
         """Some processes have ended that a rank had left behind: they may have been the last ones."""
-        for family in self._by_rank.values():
-            if not family.running and family not in self._silent:
-                family.due = 0.0
+        for tree in self._by_rank.values():
+            if not tree.running and tree not in self._silent:
+                tree.due = 0.0
 
     def due(self) -> float:
         """When to look."""
         strays = [self._strays] if self._strays is not None else []
-        return min([self._look_at, *(family.due for family in [*self._by_rank.values(), *strays])])
+        return min([self._look_at, *(tree.due for tree in [*self._by_rank.values(), *strays])])
 
     def look(self, *, childless: bool) -> None:
         """See to those that are being ended or have ended, and to what they have left behind."""
-        for family in self._silent[:]:
-            self._let_go(family, [])
+        for tree in self._silent[:]:
+            self._let_go(tree, [])
         if not (self._by_rank or childless or self._strays):
-            self._strays = Family(NOBODY)
+            self._strays = ProcessTree(NOBODY)
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at_processes(now)
         if now < self.due():
             return
         found = self._members()
-        for family in list(self._by_rank.values()):
-            if now >= family.due:
-                self._see_to(family, found.get(family.rank, {}), now)
+        for tree in list(self._by_rank.values()):
+            if now >= tree.due:
+                self._see_to(tree, found.get(tree.rank, {}), now)
         if self._strays is not None and now >= self._strays.due:
             self._immortal &= set(found.get(NOBODY, {}))
             left = {pid: stat for pid, stat in found.get(NOBODY, {}).items() if pid not in self._immortal}
             self._see_to(self._strays, left, now)
 
-    def _see_to(self, family: Family, processes: dict[int, Stat], now: float) -> None:
-        if family.ending.given_up(now) or not (processes or family.running):
-            self._let_go(family, sorted(processes))
-        elif family.ending.begun:
-            if now >= family.ending.due:
-                family.ending.kill(processes.values())
-            family.due = family.ending.due
-        elif now < family.linger_until:
-            family.due = family.linger_until
-        elif not family.linger_until:
-            family.due = family.linger_until = now + LINGER_S
+    def _see_to(self, tree: ProcessTree, processes: dict[int, Stat], now: float) -> None:
+        if tree.ending.given_up(now) or not (processes or tree.running):
+            self._let_go(tree, sorted(processes))
+        elif tree.ending.begun:
+            if now >= tree.ending.due:
+                tree.ending.kill(processes.values())
+            tree.due = tree.ending.due
+        elif now < tree.linger_until:
+            tree.due = tree.linger_until
+        elif not tree.linger_until:
+            tree.due = tree.linger_until = now + LINGER_S
         else:
-            whose = {} if family is self._strays else {"rank": family.rank}
+            whose = {} if tree is self._strays else {"rank": tree.rank}
             self._launcher.say("left_behind", processes=len(processes), **whose)
-            family.end(processes.values(), signal.SIGTERM)
+            tree.end(processes.values(), signal.SIGTERM)
 
-    def _let_go(self, family: Family, survivors: list[int]) -> None:
-        if family is self._strays:
+    def _let_go(self, tree: ProcessTree, survivors: list[int]) -> None:
+        if tree is self._strays:
             self._strays = None
             self._immortal.update(survivors)
             return
-        family.due = NEVER
-        if not self._outputs.drained(family.rank):
-            if family not in self._silent:
-                self._silent.append(family)
+        tree.due = NEVER
+        if not self._outputs.drained(tree.rank):
+            if tree not in self._silent:
+                self._silent.append(tree)
             return
-        if family in self._silent:
-            self._silent.remove(family)
-        del self._by_rank[family.rank]
-        self._launcher.say("gone", rank=family.rank, survivors=survivors)
+        if tree in self._silent:
+            self._silent.remove(tree)
+        del self._by_rank[tree.rank]
+        self._launcher.say("gone", rank=tree.rank, survivors=survivors)
 
     def _members(self) -> dict[int, dict[int, Stat]]:
         """All live processes below this one, by rank and id.
@@ -219,9 +219,9 @@ class Families:
         behind, too, by its environment. What has neither is `NOBODY`'s.
         """
         stats = descendants()
-        families = self._by_rank.values()
-        sessions = {each.session: each.rank for each in families if each.session}
-        marks = {each.mark: each.rank for each in families if each.mark}
+        trees = self._by_rank.values()
+        sessions = {each.session: each.rank for each in trees if each.session}
+        marks = {each.mark: each.rank for each in trees if each.mark}
         owners: dict[int, int] = {}
         for pid in stats:
             chain: list[int] = []
@@ -240,9 +240,9 @@ class Families:
         for pid, rank in owners.items():
             found.setdefault(rank, {})[pid] = stats[pid]
         in_use = {stat.session for stat in stats.values()}
-        for family in families:
-            if not family.running and family.session not in in_use:
-                family.session = 0
+        for tree in trees:
+            if not tree.running and tree.session not in in_use:
+                tree.session = 0
         return found
 
 

@@ -13,11 +13,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
 
-# `socket` costs more to import than all the rest of an agent: only who has a door pays for it. For the same
+# `socket` costs more to import than all the rest of an agent: only one that may wait pays for it. For that
 # reason the modules of horovod.bootstrap about sockets are not used here.
 
 
-class Door:
+class ReconnectSocket:
     """An abstract Unix socket of this host, at which only processes of the same user are let in.
 
     Args:
@@ -48,8 +48,8 @@ class Door:
 
 
 def relay(name: str, first: bytes) -> bool:
-    """Carry what the launcher and the agent behind this door say to each other, until one has ended; `first`
-    was read already. Whether there was one.
+    """Carry what the launcher and the agent at the socket of this name say to each other, until one has
+    ended; `first` was read already. Whether there was one.
     """
     try:
         agent = _enter(name)
