@@ -1,6 +1,6 @@
 /// The message by which a rank says why it gave up.
 
-#include "engine/failure/cause_frame.h"
+#include "engine/failure/cause.h"
 
 #include "target.h"
 

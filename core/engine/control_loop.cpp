@@ -5,8 +5,8 @@
 #include <span>
 #include <utility>
 
-#include "engine/failure/cause_frame.h"
-#include "engine/fast_path/ask_frame.h"
+#include "engine/failure/cause.h"
+#include "engine/fast_path/fast_path.h"
 #include "mutex.h"
 #include "transport/control_channel.h"
 

@@ -9,11 +9,11 @@
 
 #include "backends/foreign_backends.h"
 #include "devices/devices.h"
-#include "engine/base/engine_thread.h"
 #include "engine/base/fork_guard.h"
 #include "engine/base/log.h"
 #include "engine/base/notifier.h"
 #include "engine/base/phase.h"
+#include "engine/base/progress.h"
 #include "engine/calls.h"
 #include "engine/control/negotiation.h"
 #include "engine/control/peers.h"

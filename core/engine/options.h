@@ -11,7 +11,7 @@
 #include "backends/device_options.h"
 #include "devices/driver.h"
 #include "engine/base/log.h"
-#include "engine/control/negotiator_options.h"
+#include "engine/control/negotiator.h"
 #include "engine/failure/heartbeat.h"
 #include "types.h"
 

@@ -154,7 +154,7 @@ struct RingHead {
   alignas(128) std::atomic<std::uint32_t> read;     ///< by the reader
 };
 
-/// The cause of the owner's failure; see shm_cause.h.
+/// The cause of the owner's failure.
 struct alignas(128) CauseRecord {
   static constexpr std::size_t kTextBytes = 1024;
   static constexpr std::size_t kTensorBytes = 256;

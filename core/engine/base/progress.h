@@ -24,11 +24,14 @@
 #include <functional>
 #include <optional>
 #include <stop_token>
+#include <thread>
 #include <vector>
 
 #include "engine/base/engine_lock.h"
+#include "engine/base/log.h"
 #include "engine/base/spin_wait.h"
 #include "mutex.h"
+#include "result.h"
 #include "transport/doorbell.h"
 #include "transport/fd.h"
 #include "types.h"
@@ -153,6 +156,22 @@ class Progress {
   // User threads; reused between sleeps.
   std::vector<pollfd> fds_ FARANDOLE_GUARDED_BY(progress_lock);
   std::vector<pollfd> engine_fds_;  // engine thread only
+};
+
+/// The thread of an engine that drives when no user thread waits.
+class EngineThread {
+ public:
+  /// `progress` outlives it. `core`: the only one that it runs on; negative: any. A core that it
+  /// cannot have is a line in the log. Fails if the system has no thread left.
+  Result<void> start(Progress& progress, int core, Log& log);
+  /// Joins it. Idempotent.
+  void stop();
+  /// In a forked child the thread does not exist: forget it.
+  void abandon() noexcept;
+
+ private:
+  Progress* progress_ = nullptr;
+  std::jthread thread_;
 };
 
 }  // namespace farandole

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "engine/base/pause.h"
-
 namespace farandole {
 
 namespace {
@@ -18,6 +16,15 @@ constexpr auto kBurn = microseconds(50);
 constexpr auto kOwnShare = microseconds(1);
 /// A yield that takes longer has met a thread that computes.
 constexpr auto kHogged = microseconds(200);
+
+/// Some tens of nanoseconds, in which the other hardware thread of the core runs faster.
+void pause() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 }  // namespace
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "engine/base/names.h"
+#include "engine/base/wording.h"
 #include "engine/control/wire.h"
 
 namespace farandole {

@@ -1,17 +1,27 @@
-/// Finds operations that have one name and differ in kind or group size: an allreduce on one rank
-/// and an allgather on another, or groups of three and of four tensors. Their keys differ, so none
-/// of them ever becomes complete.
+/// Disagreement of ranks: about an operation that all of them have reported (a mismatch), or about
+/// what a name stands for (a conflict).
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "engine/base/rank_set.h"
 #include "engine/control/key_state.h"
 #include "engine/control/world.h"
+#include "result.h"
 
 namespace farandole {
 
-/// Operations that fail together, and the error.
+/// The error that every rank gets which submitted the operation; none if it can run. `absent`:
+/// members that have joined instead; only some operations of the world run without them. The text
+/// does not depend on the order in which reports came. Moves the statement of the lowest rank to
+/// the front.
+[[nodiscard]] std::optional<Error> find_mismatch(KeyState& key_state, const RankSet& absent);
+
+/// Operations that fail together, and the error. They have one name and differ in kind or group
+/// size: an allreduce on one rank and an allgather on another, or groups of three and of four
+/// tensors. Their keys differ, so none of them ever becomes complete.
 struct Conflict {
   std::vector<KeyState*> key_states;
   Error error;

@@ -5,10 +5,8 @@
 #include <utility>
 
 #include "collectives/registry.h"
-#include "engine/base/advice.h"
-#include "engine/base/names.h"
+#include "engine/base/wording.h"
 #include "engine/control/conflicts.h"
-#include "engine/control/mismatch.h"
 
 namespace farandole {
 

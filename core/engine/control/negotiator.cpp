@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/base/names.h"
+#include "engine/base/wording.h"
 #include "engine/control/coordinator.h"
 #include "engine/control/participant.h"
 #include "engine/control/response_cache.h"

@@ -4,9 +4,7 @@
 #include <bit>
 
 #include "collectives/registry.h"
-#include "engine/base/advice.h"
-#include "engine/base/names.h"
-#include "engine/base/refusals.h"
+#include "engine/base/wording.h"
 
 namespace farandole {
 

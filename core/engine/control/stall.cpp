@@ -6,7 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "engine/base/advice.h"
+#include "engine/base/wording.h"
 
 namespace farandole {
 

@@ -17,16 +17,56 @@
 
 #include "backends/backend.h"
 #include "collectives/collective.h"
+#include "collectives/task.h"
 #include "engine/base/log.h"
 #include "engine/control/negotiator.h"
 #include "engine/execution/device_batches.h"
-#include "engine/execution/position.h"
 #include "engine/execution/work.h"
 #include "engine/timeline/timeline.h"
-#include "engine/timeline/traced_allocator.h"
 #include "mutex.h"
 
 namespace farandole {
+
+/// An operation, by a name that is the same on all its members.
+struct Position {
+  enum class Stream : std::uint8_t { None = 0, Dispatches = 1, Proposals = 2 };
+  Stream stream = Stream::None;
+  /// Grows from one dispatch to the next, and from one operation that a process set has agreed on
+  /// by itself to the next (proposed_number() in transport/operation_tag.h).
+  std::uint64_t number = 0;
+  /// Numbers of one order grow from operation to operation.
+  [[nodiscard]] std::pair<Stream, std::uint64_t> order() const noexcept {
+    return {stream, stream == Stream::Proposals ? number >> kProposedSetShift : 0};
+  }
+  bool operator==(const Position&) const = default;
+};
+
+/// How far a rank has come.
+struct Standing {
+  enum class State : std::uint8_t { Before = 0, In = 1, Past = 2 };
+  State state = State::Before;
+  Duration quiet{};             ///< how long ago its last progress was, in whatever it was at
+  std::vector<Rank> waits_for;  ///< in what it is at now; none: it is at nothing
+};
+
+/// Shows on the timeline when an operation gets memory for its result.
+class TracedAllocator final : public OutputAllocator {
+ public:
+  TracedAllocator(OutputAllocator& inner, Timeline& timeline, Track track) noexcept
+      : inner_(inner), timeline_(timeline), track_(track) {}
+
+  Result<std::byte*> allocate(const Shape& shape, DType dtype) override {
+    const auto begin = Clock::now();
+    auto memory = inner_.allocate(shape, dtype);
+    timeline_.allocated(track_, begin, Clock::now());
+    return memory;
+  }
+
+ private:
+  OutputAllocator& inner_;
+  Timeline& timeline_;
+  Track track_;
+};
 
 /// How often and how much each data path carried.
 struct PathCount {

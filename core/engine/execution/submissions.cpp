@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "collectives/registry.h"
-#include "engine/base/names.h"
-#include "engine/base/refusals.h"
+#include "engine/base/wording.h"
 
 namespace farandole {
 

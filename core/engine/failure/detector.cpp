@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "engine/base/advice.h"
+#include "engine/base/wording.h"
 #include "engine/control/world.h"
-#include "engine/failure/cause_frame.h"
+#include "engine/failure/cause.h"
 
 namespace farandole {
 

@@ -14,10 +14,9 @@
 #include "engine/control/negotiator.h"
 #include "engine/control/peers.h"
 #include "engine/execution/dispatcher.h"
-#include "engine/failure/beats.h"
-#include "engine/failure/cause_finder.h"
-#include "engine/failure/failure_sink.h"
-#include "engine/failure/survey_runner.h"
+#include "engine/failure/cause.h"
+#include "engine/failure/heartbeat.h"
+#include "engine/failure/survey.h"
 
 namespace farandole {
 

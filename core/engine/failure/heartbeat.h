@@ -1,14 +1,17 @@
-/// Heartbeats: which ranks are alive, and when this rank's own heartbeat is due.
-///
-/// A pure state machine: heartbeats and the time come in by calls. It has no thread, clock or
-/// socket. A process that was paused (stopped, in a debugger, its machine asleep) could not receive
-/// heartbeats, so the silence of others counts only while this process ran.
+/// Heartbeats: which ranks are alive, and when this rank's own heartbeat is due. Heartbeat decides,
+/// Beats sends and listens.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "engine/base/log.h"
+#include "engine/base/phase.h"
+#include "engine/control/peers.h"
+#include "engine/failure/cause.h"
 #include "types.h"
 
 namespace farandole {
@@ -37,6 +40,9 @@ struct HeartbeatOptions {
   }
 };
 
+/// A pure state machine: heartbeats and the time come in by calls. It has no thread, clock or
+/// socket. A process that was paused (stopped, in a debugger, its machine asleep) could not receive
+/// heartbeats, so the silence of others counts only while this process ran.
 class Heartbeat {
  public:
   /// `peers`: how many ranks are watched; all of them are alive `now`. The first heartbeat is due
@@ -81,6 +87,41 @@ class Heartbeat {
   TimePoint looked_;
   TimePoint beat_at_;
   TimePoint next_;
+};
+
+/// Sends this rank's heartbeats, and watches those of other ranks. Used by the holder of the
+/// progress lock only, except for pulse().
+class Beats {
+ public:
+  Beats(HeartbeatOptions options, Peers& peers, const Phase& phase, const Log& log,
+        FailureSink& failures)
+      : options_(options), peers_(peers), phase_(phase), log_(log), failures_(failures) {}
+
+  /// Begins to watch: all ranks count as alive now. Nobody is watched in a world of one, or without
+  /// a time limit.
+  void start(TimePoint now);
+  /// Notes that this process runs, although look() may not be called for a while. Any thread.
+  void pulse() noexcept;
+  /// A message came from `from`: whatever it says, it counts as a heartbeat.
+  void heard(Rank from, TimePoint now);
+  /// A message came that is only a heartbeat.
+  void answer(TimePoint now);
+  /// When look() is due; none: nobody is watched.
+  [[nodiscard]] std::optional<TimePoint> next() const;
+  void look(TimePoint now);
+
+ private:
+  void beat(TimePoint now);
+  void report(const Heartbeat::Report& report, TimePoint now);
+
+  HeartbeatOptions options_;
+  Peers& peers_;
+  const Phase& phase_;
+  const Log& log_;
+  FailureSink& failures_;
+  std::optional<Heartbeat> heartbeat_;  // none: nobody is watched
+  std::vector<Peers::Watched> watched_;
+  std::atomic<std::int64_t> ran_ns_{0};  // when this process was last known to run
 };
 
 }  // namespace farandole

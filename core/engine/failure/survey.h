@@ -9,21 +9,25 @@
 ///
 /// This ends: all operations have one order, so a rank that makes progress before this operation
 /// comes closer to it. Progress beyond this operation does not count.
-///
-/// A pure state machine: answers and time come in by calls.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/execution/position.h"
+#include "engine/control/peers.h"
+#include "engine/execution/dispatcher.h"
+#include "engine/failure/cause.h"
 #include "types.h"
 
 namespace farandole {
 
+/// Decides what the answers mean. A pure state machine: answers and time come in by calls.
 class Survey {
  public:
   /// `limit`: a rank without progress for so long counts as stuck.
@@ -79,6 +83,47 @@ class Survey {
   std::size_t asked_ = 0;
   std::size_t heard_ = 0;
   bool moving_ = false;
+};
+
+/// First byte of a question or an answer; no other message begins with it. They travel along the
+/// control tree, from neighbour to neighbour.
+inline constexpr std::byte kSurveyFrame{0xC5};
+
+/// An answer if there is a standing, else a question.
+struct SurveyMessage {
+  Rank from = -1;
+  Rank to = -1;
+  Position position;
+  std::optional<Standing> standing = std::nullopt;
+};
+
+[[nodiscard]] std::vector<std::byte> encode_survey(const SurveyMessage& message);
+/// Nothing if the bytes are no such frame.
+[[nodiscard]] std::optional<SurveyMessage> decode_survey(std::span<const std::byte> frame);
+
+/// Asks other ranks about an operation that makes no progress on this rank. Used by the holder of
+/// the progress lock only.
+class SurveyRunner {
+ public:
+  /// `limit`: an operation without progress for so long may be stuck.
+  SurveyRunner(Duration limit, Peers& peers, Dispatcher& dispatcher, FailureSink& failures);
+
+  /// The running operation has made no progress for its time limit.
+  void begin(TimePoint now);
+  /// Takes a message if it is a question or an answer of a survey; else returns false.
+  bool take(std::span<const std::byte> frame, TimePoint now);
+
+ private:
+  void ask(TimePoint now);
+  void conclude(TimePoint now);
+  void carry(const SurveyMessage& message, TimePoint now);
+
+  Duration limit_;
+  Peers& peers_;
+  Dispatcher& dispatcher_;
+  FailureSink& failures_;
+  std::optional<Rank> parent_;  // in the control tree
+  Survey survey_;
 };
 
 }  // namespace farandole

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "engine/base/names.h"
 #include "engine/base/spin_wait.h"
+#include "engine/base/wording.h"
 #include "engine/control/fusion.h"
 
 namespace farandole {

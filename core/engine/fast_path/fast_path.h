@@ -4,6 +4,7 @@
 /// nothing else under way; all else takes the regular way.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,18 +17,44 @@
 #include "engine/base/phase.h"
 #include "engine/base/progress.h"
 #include "engine/base/spin_wait.h"
-#include "engine/control/fast_path_gate.h"
 #include "engine/control/negotiation.h"
 #include "engine/control/peers.h"
 #include "engine/execution/dispatcher.h"
 #include "engine/execution/submissions.h"
 #include "engine/failure/detector.h"
-#include "engine/fast_path/ask_frame.h"
 #include "engine/fast_path/contributions.h"
 #include "engine/fast_path/lanes.h"
 #include "engine/timeline/timeline.h"
+#include "transport/little_endian.h"
 
 namespace farandole {
+
+/// First byte of the message by which somebody who waits for others' proposals calls on them; see
+/// transport/proposals.h. It goes to all ranks along the control tree; no other message begins
+/// with this byte.
+inline constexpr std::byte kAskFrame{0xC4};
+
+using AskFrame = std::array<std::byte, 9>;
+
+/// In which round, and of which process set: 0 for the world.
+struct Ask {
+  std::uint32_t generation = 0;
+  std::uint32_t round = 0;
+};
+
+[[nodiscard]] inline AskFrame encode_ask(const Ask& ask) {
+  AskFrame frame{kAskFrame};
+  store_little_endian(frame.data() + 1, ask.round);
+  store_little_endian(frame.data() + 5, ask.generation);
+  return frame;
+}
+
+/// Nothing if the bytes are not a call.
+[[nodiscard]] inline std::optional<Ask> decode_ask(std::span<const std::byte> frame) {
+  if (frame.size() != sizeof(AskFrame) || frame.front() != kAskFrame) return std::nullopt;
+  return Ask{.generation = load_little_endian<std::uint32_t>(frame.data() + 5),
+             .round = load_little_endian<std::uint32_t>(frame.data() + 1)};
+}
 
 /// There is one unless a backend in Python must see every operation. A set whose members cannot see
 /// each other's proposals has no lane in it, and takes the regular way.

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/base/names.h"
+#include "engine/base/wording.h"
 #include "engine/timeline/trace_file.h"
 
 namespace farandole {

@@ -12,7 +12,7 @@
 
 #include "cluster.h"
 #include "engine/failure/heartbeat.h"
-#include "engine/fast_path/ask_frame.h"
+#include "engine/fast_path/fast_path.h"
 #include "relay.h"
 
 namespace farandole::testing {

@@ -17,7 +17,7 @@
 #include "engine/base/fork_guard.h"
 #include "engine/base/notifier.h"
 #include "engine/execution/dispatcher.h"
-#include "engine/failure/cause_frame.h"
+#include "engine/failure/cause.h"
 #include "memory/host_pool.h"
 
 namespace farandole {

@@ -10,8 +10,8 @@
 
 #include <map>
 
-#include "engine/failure/cause_frame.h"
-#include "engine/failure/survey_frame.h"
+#include "engine/failure/cause.h"
+#include "engine/failure/survey.h"
 #include "transport/control_channel.h"
 
 namespace farandole {

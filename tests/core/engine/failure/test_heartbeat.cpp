@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/failure/cause_finder.h"
+#include "engine/failure/cause.h"
 
 namespace farandole {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/failure/survey_frame.h"
+#include "engine/failure/survey.h"
 
 namespace farandole {
 namespace {

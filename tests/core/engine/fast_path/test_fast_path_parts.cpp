@@ -7,8 +7,8 @@
 
 #include "backends/local/local.h"
 #include "cluster.h"
-#include "engine/fast_path/ask_frame.h"
 #include "engine/fast_path/contributions.h"
+#include "engine/fast_path/fast_path.h"
 #include "engine/fast_path/lanes.h"
 
 namespace farandole::testing {

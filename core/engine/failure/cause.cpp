@@ -1,4 +1,4 @@
-#include "engine/failure/cause_frame.h"
+#include "engine/failure/cause.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,6 +9,26 @@
 namespace farandole {
 
 namespace {
+
+using std::chrono::milliseconds;
+
+/// How long the rank that decides waits for stronger evidence.
+constexpr Duration patience(Evidence evidence) noexcept {
+  switch (evidence) {
+    case Evidence::Certain:
+      return Duration::zero();
+    case Evidence::Control:
+      // A rank sends a cause before it closes a control connection, so this process has ended. It
+      // may have ended because of another one that ended just before.
+      return milliseconds(50);
+    case Evidence::Data:
+      return milliseconds(100);
+  }
+  return Duration::zero();
+}
+
+/// How long other ranks wait for the decision of rank 0, if nobody may be silent.
+constexpr auto kDecisionGrace = milliseconds(200);
 
 constexpr std::size_t kMaxText = 4096;
 constexpr std::size_t kMaxMissing = 1024;
@@ -28,7 +48,37 @@ struct [[gnu::packed]] Head {
   std::uint32_t text_bytes;
 };
 
+std::string_view words_of(Loss how) noexcept {
+  switch (how) {
+    case Loss::ConnectionEnded:
+      return "gone: its connection has ended";
+    case Loss::ProcessEnded:
+      return "gone: its process has ended";
+    case Loss::ConnectionsClosed:
+      return "gone: it has closed its connections, though its process lives";
+    case Loss::DescriptorsClosed:
+      return "gone: it has closed the descriptors of its connections (os.closerange?)";
+    case Loss::Other:
+      break;
+  }
+  return "gone";
+}
+
 }  // namespace
+
+bool CauseFinder::hear(Error error, Evidence evidence, bool has_parent, TimePoint now) {
+  if (best_ && evidence <= best_->evidence) return false;
+  if (!best_) since_ = now;
+  has_parent_ = has_parent;
+  best_ = Finding{.error = std::move(error), .evidence = evidence};
+  return true;
+}
+
+TimePoint CauseFinder::deadline() const noexcept {
+  if (!has_parent_) return since_ + patience(best_->evidence);
+  const bool certain = best_->evidence == Evidence::Certain;
+  return since_ + kDecisionGrace + (certain ? Duration::zero() : silence_);
+}
 
 std::vector<std::byte> encode_cause(const Error& error, Evidence evidence) {
   const std::string whole = error.what();
@@ -82,6 +132,40 @@ std::optional<CauseFinder::Finding> decode_cause(std::span<const std::byte> fram
   error.message.assign(reinterpret_cast<const char*>(at), head.text_bytes);
   return CauseFinder::Finding{.error = std::move(error),
                               .evidence = static_cast<Evidence>(head.evidence)};
+}
+
+Error lost_error(const Peers& peers, Rank rank, Loss how) {
+  Error error = lost_error(peers, rank, words_of(how));
+  error.loss = how;
+  return error;
+}
+
+Error lost_error(const Peers& peers, Rank rank, std::string_view how) {
+  return Error{.code = Code::PeerLost,
+               .message = peers.describe(rank) + " is " + std::string(how),
+               .peer = rank};
+}
+
+void tell_whose(Error& error, Rank rank, const Peers& peers) {
+  if (error.peer < 0) error.peer = rank;
+  // The layers below know a peer by its rank alone; the host is added here.
+  const bool by_peer = std::exchange(error.by_peer, false);
+  error.message = error.what();
+  error.cause = nullptr;
+  if (by_peer) error.message = peers.describe(error.peer) + " " + error.message;
+  if (!error.tensor.empty()) error.message = error.tensor + ": " + error.message;
+  error.message = peers.describe(rank) + ": " + error.message;
+}
+
+void pass_on(std::span<const std::byte> frame, Rank but, Peers& peers, FailureSink& failures,
+             TimePoint now, const std::vector<Rank>* only) {
+  for (auto& neighbour : peers.neighbours()) {
+    if (neighbour.rank == but) continue;
+    if (only != nullptr && std::ranges::find(*only, neighbour.rank) == only->end()) continue;
+    auto sent = neighbour.channel->post(frame);
+    if (!sent)
+      failures.report_loss(neighbour.rank, std::move(sent).error(), Evidence::Control, now);
+  }
 }
 
 }  // namespace farandole
