@@ -14,7 +14,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 
 from tests.ray.helpers import settings
 
-from horovod.launch.contracts.job import Results
+from horovod.launch.contracts.job import RankResults
 from horovod.ray import elastic_v2
 from horovod.ray.elastic_v2 import ElasticAdapter, ElasticParams
 
@@ -27,7 +27,7 @@ def sent_home(function: Callable[[], Any]) -> bytearray:
 def run(monkeypatch: pytest.MonkeyPatch, *sent: bytearray) -> list[Any]:
     """Of a job whose ranks have sent this home, and which has succeeded."""
 
-    def job(_job: Any, _how: Any, _inherited: Any, _console: Any, results: Results, make: Any) -> None:
+    def job(_job: Any, _how: Any, _inherited: Any, _console: Any, results: RankResults, make: Any) -> None:
         results.sent.update(enumerate(sent))
 
     monkeypatch.setattr(elastic_v2, "run_elastic_job", job)

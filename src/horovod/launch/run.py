@@ -19,7 +19,7 @@ from horovod.errors import LaunchError
 from horovod.launch.contracts.errors import HostsUnreachable, JobInterrupted
 from horovod.launch.contracts.events import Failed, HostFacts, HostLost, HostReached, HostRetried
 from horovod.launch.contracts.fleet import ClosedFleet, FleetPlan, FleetWorker, Grounds, Request
-from horovod.launch.contracts.job import Job, Results
+from horovod.launch.contracts.job import Job, RankResults
 from horovod.launch.contracts.registry import LAUNCHERS, make_closed_fleet
 from horovod.launch.contracts.signals import Signals
 from horovod.launch.course.course import Course
@@ -49,7 +49,7 @@ def run_job(
     job: Job,
     inherited: Mapping[str, str],
     console: Console,
-    results: Results | None = None,
+    results: RankResults | None = None,
 ) -> None:
     """Run `job` until nothing of it is left; `inherited` is the environment workers start from. `results` is
     filled with what ranks sent home, also if the job failed.

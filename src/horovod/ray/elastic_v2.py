@@ -13,7 +13,7 @@ from horovod.errors import ConfigError, LaunchError
 from horovod.launch.calls.functions import explained, interface_names, pack_call, result_of
 from horovod.launch.calls.pickles import why_unpicklable
 from horovod.launch.calls.plain import is_plain, unpack_plain
-from horovod.launch.contracts.job import Job, Results
+from horovod.launch.contracts.job import Job, RankResults
 from horovod.launch.elastic.discovery import HostDiscovery
 from horovod.launch.elastic.job import run_elastic_job
 from horovod.launch.elastic.options import elastic_of
@@ -175,7 +175,7 @@ class ElasticAdapter(Adapter):
         how = elastic_of(options, job, inherited, discovery)
         names = discovery.names if isinstance(discovery, RayHostDiscovery) else NodeNames()
         console = Console(verbose=self.settings.verbose >= _ALL_STEPS, words=sys.stderr)
-        results = Results()
+        results = RankResults()
         with listening_beside(callbacks) as queue, explained(results, unpickle_results=True):
             wanted = Wanted(self.params.cpus_per_worker, self.params.gpus, self._environment, queue)
             run_elastic_job(

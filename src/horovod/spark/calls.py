@@ -13,7 +13,7 @@ from horovod.bootstrap.place.interpreter import PATH_VARIABLE, module_words
 from horovod.errors import ConfigError, LaunchError
 from horovod.launch.calls.functions import explained, interface_names, pack_call, result_of
 from horovod.launch.calls.pickles import why_unpicklable
-from horovod.launch.contracts.job import Job, Results
+from horovod.launch.contracts.job import Job, RankResults
 from horovod.launch.elastic.job import run_elastic_job
 from horovod.launch.elastic.options import elastic_of
 from horovod.launch.options.values import ElasticOptions
@@ -186,7 +186,7 @@ def run_elastic(
     )
     assert isinstance(job.tasks, SparkTasks)
     how = elastic_of(options, job, environment, job.tasks.discovery)
-    results = Results()
+    results = RankResults()
     with explained(results, unpickle_results=True):
         run_elastic_job(job, how, environment, console, results)
     return call.results(results, how.rules.least)
@@ -225,7 +225,7 @@ class SparkCall:
         """See :func:`run`."""
         console = self.console()
         job = self.job(console)
-        results = Results()
+        results = RankResults()
         with explained(results, unpickle_results=True):
             run_job(job, self.environment(), console, results)
         return self.results(results, job.processes)
@@ -300,7 +300,7 @@ class SparkCall:
             given[PATH_VARIABLE] = ""  # in place of where the task imports from
         return {name: value for name, value in given.items() if value is not None}
 
-    def results(self, results: Results, count: int) -> list[Any]:
+    def results(self, results: RankResults, count: int) -> list[Any]:
         """By rank. They may be pickles: the driver unpickles what tasks return anyway (``collect``), and only
         they have the key.
         """

@@ -10,7 +10,7 @@ from typing import Any
 from horovod.bootstrap.place.interpreter import module_words
 from horovod.errors import ConfigError
 from horovod.launch.calls.functions import call_environment, explained, result_of
-from horovod.launch.contracts.job import Job, Results
+from horovod.launch.contracts.job import Job, RankResults
 from horovod.launch.output.console import Console, TextSink
 from horovod.launch.output.streams import STREAMS
 from horovod.launch.placement.allocations import usable_gpus
@@ -130,7 +130,7 @@ def _run_here(
         status=False,
         listeners=listeners,
     )
-    results = Results()
+    results = RankResults()
     with explained(results, unpickle_results=True):
         run_job(job, call_environment(), console, results)
     return result_of(results.sent.get(0), 0, trusted=True)

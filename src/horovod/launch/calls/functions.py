@@ -25,7 +25,7 @@ from horovod.errors import ConfigError, HorovodInternalError, LaunchError, Worke
 from horovod.launch.calls.modules import install_sources, local_sources
 from horovod.launch.calls.pickles import ALIGNMENT, pack, unpack
 from horovod.launch.calls.plain import NotPlain, is_plain, pack_plain, plain_error, unpack_error, unpack_plain
-from horovod.launch.contracts.job import Job, Results, SshOptions
+from horovod.launch.contracts.job import Job, RankResults, SshOptions
 from horovod.launch.elastic.discovery import HostDiscovery
 from horovod.launch.launchers.choice import choose_launcher, look_around
 from horovod.launch.options.values import ElasticOptions
@@ -175,7 +175,7 @@ def run(
 
 
 @contextmanager
-def explained(results: Results, unpickle_results: bool) -> Iterator[None]:
+def explained(results: RankResults, unpickle_results: bool) -> Iterator[None]:
     """Let the failure of a rank say what its function has raised."""
     try:
         yield
@@ -195,7 +195,7 @@ def _run(
     unpickle_results: bool,
 ) -> list[Any]:
     """Run a job, and return the results of its ranks."""
-    results, wanted = Results(), job.processes
+    results, wanted = RankResults(), job.processes
     with explained(results, unpickle_results):
         if options is None:
             run_job(job, environment, console, results)

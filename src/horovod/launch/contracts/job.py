@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from horovod.launch.contracts.tasks import TaskSource
 from horovod.launch.placement.hosts import HostSlots, Slot, assign_ranks
 
-__all__ = ["Job", "Results", "SshOptions"]
+__all__ = ["Job", "RankResults", "SshOptions"]
 
 
 class SshOptions(NamedTuple):
@@ -71,7 +71,7 @@ class Job:
 
 
 @dataclass
-class Results:
+class RankResults:
     """Results that ranks sent home, by rank. ``here``: ranks on the machine of this process, which could do
     anyway what their bytes might make this process do.
     """

@@ -23,7 +23,7 @@ from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.agent.host import machine_name
 from horovod.launch.contracts.errors import JobInterrupted
 from horovod.launch.contracts.fleet import Fleet, FleetPlan, FleetWorker, Grounds, MakeFleet, Request
-from horovod.launch.contracts.job import Job, Results
+from horovod.launch.contracts.job import Job, RankResults
 from horovod.launch.contracts.registry import LAUNCHERS, make_fleet
 from horovod.launch.contracts.signals import Signals, signal_name
 from horovod.launch.course.course import Course
@@ -120,7 +120,7 @@ def run_elastic_job(
     elastic: Elastic,
     inherited: Mapping[str, str],
     console: Console,
-    results: Results | None = None,
+    results: RankResults | None = None,
     *,
     words: Sequence[str] = (),
     saved: Saved | None = None,
@@ -312,7 +312,7 @@ class _ElasticJob:
     def _hear_workers(self, now: float) -> None:
         self._conversation.hear(self._driver.policy, now)
 
-    def fill(self, results: Results) -> None:
+    def fill(self, results: RankResults) -> None:
         """Add the results that the ranks of the last world sent home."""
         sent = self._output.results()
         here = names_of_this_machine(sorted(set(self._driver.hosts_of.values())))
