@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import select
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +37,7 @@ from horovod.launch.contracts.fleet import ClosedFleet, FleetPlan, FleetWorker, 
 from horovod.launch.contracts.job import Job
 from horovod.launch.contracts.registry import LAUNCHERS, make_closed_fleet
 from horovod.launch.contracts.signals import Signals
+from horovod.launch.contracts.tasks import Card
 from horovod.launch.environment import Limits, job_environment, slot_environment
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
@@ -47,6 +50,58 @@ pytestmark = pytest.mark.timeout(4 * LIMIT_S)
 T = TypeVar("T")
 
 
+TASK = """
+import os, pickle, sys
+from horovod.launch.tasks.messages import Arrival
+from horovod.launch.tasks.task import work
+card, index = pickle.load(sys.stdin.buffer)
+worker = f"worker {index}"
+arrival = Arrival(f"t{index}", index, 0, "node", "machine", worker, (), os.getcwd(), sys.executable)
+work(card, arrival, (), os.environ)
+"""
+
+
+class Tasks:
+    """A system that starts tasks for a job: processes of this machine."""
+
+    name = "the system"
+    store_hosts: Sequence[str] = ("127.0.0.1",)
+    reached_at: Sequence[str] = ()
+    logged: Sequence[str] = ()
+    without: Sequence[str] = ()
+    own_gpus = False
+
+    def __init__(self, count: int, executable: str) -> None:
+        self.executable = executable
+        self._count = count
+        self._tasks: list[subprocess.Popen[bytes]] = []
+        self.cancelled = ""
+
+    def begin(self, card: Card, call: Sequence[memoryview], ended: Callable[[str], None]) -> None:
+        for index in range(self._count):
+            task = subprocess.Popen([PYTHON, "-c", TASK], stdin=subprocess.PIPE, env=environment({}))
+            self._tasks.append(task)
+            assert task.stdin is not None
+            with task.stdin:
+                task.stdin.write(pickle.dumps((card, index)))
+
+    def discovered(self, hosts: Mapping[str, int]) -> None:
+        raise AssertionError("no host of such a job is discovered")
+
+    def shortage(self, came: int) -> str:
+        return ""
+
+    def diagnosis(self) -> str:
+        return ""
+
+    def cancel(self, why: str) -> None:
+        self.cancelled = why
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.wait(LIMIT_S)
+
+
 class RunningClosedFleet:
     """A fleet of some ranks that has been made, its output, and all events that were read."""
 
@@ -54,7 +109,7 @@ class RunningClosedFleet:
         self.fleet = fleet
         self.stdout = stdout
         self.seen: list[Event] = []
-        self._request = request
+        self.request = request
         self._unread: list[Event] = []
 
     def await_event(self, kind: type[T], fits: Callable[[T], bool] = lambda _: True) -> T:
@@ -73,7 +128,7 @@ class RunningClosedFleet:
 
     def start(self, stack: ExitStack) -> None:
         """Take all steps until the ranks are told to start."""
-        request, grounds = self._request, self.fleet.grounds()
+        request, grounds = self.request, self.fleet.grounds()
         for host in [""] if grounds.places else dict.fromkeys(slot.hostname for slot in request.slots):
             self.fleet.reach(host)
             facts = self.await_event(HostReached).facts
@@ -98,6 +153,12 @@ class RunningClosedFleet:
             ]
         self.fleet.start(workers)
 
+    @property
+    def cancelled(self) -> bool:
+        """The system that runs the tasks was told that their job has failed."""
+        tasks = self.request.job.tasks
+        return isinstance(tasks, Tasks) and tasks.cancelled != ""
+
     def exited(self, rank: int) -> int:
         return self.await_event(Exited, lambda event: event.rank == rank).exit_code
 
@@ -105,7 +166,7 @@ class RunningClosedFleet:
 Make = Callable[..., RunningClosedFleet]
 
 
-@pytest.fixture(params=["local", "ssh", "mpirun"])
+@pytest.fixture(params=["local", "ssh", "mpirun", "spark"])
 def way(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name: str = request.param
     extra = {"PATH": os.environ["PATH"]}
@@ -127,7 +188,8 @@ def closed_fleet(
     slots = assign_ranks(hosts, processes, processes)
     stdout = io.StringIO()
     console = Console(stdout=stdout, stderr=io.StringIO())
-    job = Job(command=command, processes=processes, launcher=way)
+    tasks = Tasks(processes, command[0]) if way == "spark" else None
+    job = Job(command=command, processes=processes, launcher=way, tasks=tasks)
     here, elsewhere = ((), (host,)) if way == "ssh" else ((host,), ())
     with (
         ExitStack() as last,
@@ -147,20 +209,19 @@ def closed_fleet(
         stack.callback(fleet.close)
         output.start()
         yield RunningClosedFleet(fleet, request, stdout), stack
-        fleet.kill()
-        fleet.close()
 
 
 def test_a_job_that_goes_well_finishes_by_itself(way: str, capfd: pytest.CaptureFixture[str]) -> None:
     with closed_fleet(way, "sh", "-c", "echo rank $HOROVOD_RANK of $HOROVOD_SIZE") as (running, stack):
         running.start(stack)
         assert [running.exited(rank) for rank in range(2)] == [0, 0]
-        end = running.await_event(Finished)
-        assert end == Finished(())
+        assert running.await_event(Finished) == Finished(())
+        running.fleet.close()
+        assert not running.cancelled
     printed = running.stdout.getvalue() + capfd.readouterr().out  # ranks of a program print past us
     assert sorted(printed.splitlines()) == [f"[{rank}]<stdout>:rank {rank} of 2" for rank in range(2)]
     first = next(event for event in running.seen if isinstance(event, (Placed, Started)))
-    assert isinstance(first, Placed) == (way == "mpirun")
+    assert isinstance(first, Placed) == (way in ("mpirun", "spark"))
     assert not any(isinstance(event, Gone) for event in running.seen)
 
 
@@ -175,6 +236,8 @@ def test_a_rank_that_fails_ends_nobody_until_the_job_is_told_to_finish(way: str)
         running.fleet.finish(signal.SIGTERM)
         assert running.exited(0) == -signal.SIGTERM
         assert running.await_event(Finished).survivors == ()
+        running.fleet.close()
+        assert running.cancelled == (way == "spark")
 
 
 def test_a_job_that_is_killed_ends_at_once(way: str) -> None:
@@ -204,6 +267,6 @@ def test_a_command_that_is_missing_is_refused(way: str) -> None:
             assert isinstance(error, CommandNotStarted)
             assert error.exit_code == 127
         else:
-            assert running.await_event(Refused).rank == 0
+            assert running.await_event(Refused).rank in (0, 1)
             running.await_event(Finished)
         assert not any(isinstance(event, Exited) for event in running.seen)
