@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,6 +29,7 @@ from horovod.launch.contracts.events import (
     Failed,
     Finished,
     Gone,
+    HostLost,
     HostReached,
     Placed,
     Refused,
@@ -64,7 +66,7 @@ work(card, arrival, (), os.environ)
 class Tasks:
     """A system that starts tasks for a job: processes of this machine."""
 
-    name = "the system"
+    name = "The system"
     store_hosts: Sequence[str] = ("127.0.0.1",)
     reached_at: Sequence[str] = ()
     logged: Sequence[str] = ()
@@ -74,13 +76,16 @@ class Tasks:
     def __init__(self, count: int, executable: str) -> None:
         self.executable = executable
         self._count = count
-        self._tasks: list[subprocess.Popen[bytes]] = []
+        self.tasks: list[subprocess.Popen[bytes]] = []
         self.cancelled = ""
+        self.asked = threading.Event()
+        self.answers = threading.Event()
+        """The diagnosis is there."""
 
     def begin(self, card: Card, call: Sequence[memoryview], ended: Callable[[str], None]) -> None:
         for index in range(self._count):
             task = subprocess.Popen([PYTHON, "-c", TASK], stdin=subprocess.PIPE, env=environment({}))
-            self._tasks.append(task)
+            self.tasks.append(task)
             assert task.stdin is not None
             with task.stdin:
                 task.stdin.write(pickle.dumps((card, index)))
@@ -92,13 +97,15 @@ class Tasks:
         return ""
 
     def diagnosis(self) -> str:
-        return ""
+        self.asked.set()
+        assert self.answers.wait(LIMIT_S)
+        return "it was preempted"
 
     def cancel(self, why: str) -> None:
         self.cancelled = why
 
     def close(self) -> None:
-        for task in self._tasks:
+        for task in self.tasks:
             task.wait(LIMIT_S)
 
 
@@ -270,3 +277,27 @@ def test_a_command_that_is_missing_is_refused(way: str) -> None:
             assert running.await_event(Refused).rank in (0, 1)
             running.await_event(Finished)
         assert not any(isinstance(event, Exited) for event in running.seen)
+
+
+def test_a_lost_task_is_told_when_the_system_has_said_why_and_nobody_waits_for_that() -> None:
+    with closed_fleet("spark", "sh", "-c", WAIT) as (running, stack):
+        running.start(stack)
+        for _ in range(2):
+            running.await_event(Started)
+        tasks = running.request.job.tasks
+        assert isinstance(tasks, Tasks)
+        tasks.tasks[1].kill()
+        deadline = time.monotonic() + LIMIT_S
+        while not tasks.asked.is_set():
+            assert time.monotonic() < deadline
+            if select.select([running.fleet], [], [], 0.01)[0]:
+                running.seen += running.fleet.events()
+        running.seen += running.fleet.events()
+        assert not any(isinstance(event, (HostLost, Finished)) for event in running.seen)
+        tasks.answers.set()
+        lost = running.await_event(HostLost)
+        assert (lost.host, lost.ranks) == ("node", (1,))
+        assert lost.reason.endswith("The system says: it was preempted")
+        running.fleet.finish(signal.SIGTERM)
+        assert running.exited(0) == -signal.SIGTERM
+        running.await_event(Finished)

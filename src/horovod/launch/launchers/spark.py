@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -63,6 +63,8 @@ class TaskFleet(ClosedAgentFleet):
         self._behind: dict[str, tuple[Arrival, Slot]] = {}  # by task
         self._awaited: set[str] = set()  # tasks in which no agent has answered
         self._lost_some = False
+        self._held: deque[Event] = deque()  # behind the news of a task that is gone
+        self._asking = False  # the system, about that task
         self._why_over = ""
         super().__init__(request, output, Connections(b"", request.limits.silence_s, greeting_s=_GREETING_S))
         for mailbox in (self._stage_ended, self._calls):
@@ -103,10 +105,18 @@ class TaskFleet(ClosedAgentFleet):
         found: list[Event] = []
         for call in self._calls.take():
             call(found)
-        for event in super().events():
+        self._held.extend(self._news())
+        while self._held and not self._asking:
+            event = self._held.popleft()
             if isinstance(event, HostLost):
-                event = self._explained(event)
-            found.append(event)
+                self._lost_some = self._asking = True
+                threading.Thread(target=self._ask_why, args=(event,), daemon=True).start()
+            else:
+                found.append(event)
+        return found
+
+    def _news(self) -> list[Event]:
+        found = list(super().events())
         for news in self._tasks.news.take() if self._tasks is not None else ():
             match news:
                 case Arrival():
@@ -114,10 +124,8 @@ class TaskFleet(ClosedAgentFleet):
                 case Left(task):
                     gone = next((each for each in self._arrivals.values() if each.task == task), None)
                     if gone is not None and self._placement is None:
-                        why = (
-                            f"{_why_lost(self._source, gone)} before all had come. {self._source.diagnosis()}"
-                        )
-                        found.append(Failed(LaunchError(why.rstrip())))
+                        why = f"{_why_lost(self._source, gone)} before all had come"
+                        found.append(HostLost(task, (), why))
                 case BadMessage(error):
                     found.append(Failed(error))
         for why in self._stage_ended.take():
@@ -193,11 +201,18 @@ class TaskFleet(ClosedAgentFleet):
             workers[task] = [FleetWorker(slot.rank, slot.hostname, own, slot.rank)]
         self.start_there(workers)
 
-    def _explained(self, lost: HostLost) -> HostLost:
-        self._lost_some = True
+    def _ask_why(self, lost: HostLost) -> None:
+        """Ask the system about a task that is gone; on a thread of its own, as that may take seconds."""
         said = self._source.diagnosis()
-        reason = f"{lost.reason}. {self._source.name} says: {said}" if said else lost.reason
-        return lost._replace(host=self._behind[lost.host][1].hostname, reason=reason)
+        self._calls.put(partial(self._tell_lost, lost, said))
+
+    def _tell_lost(self, lost: HostLost, said: str, found: list[Event]) -> None:
+        self._asking = False
+        if lost.host in self._behind:
+            reason = f"{lost.reason}. {self._source.name} says: {said}" if said else lost.reason
+            found.append(lost._replace(host=self._behind[lost.host][1].hostname, reason=reason))
+        else:
+            found.append(Failed(LaunchError(f"{lost.reason}. {said}".rstrip())))
 
     def finish(self, signum: int) -> None:
         self._why_over = "the job has failed, or was told to end"
