@@ -9,22 +9,24 @@ and events. Workers report in one of two ways: through the store of the job, as 
 from __future__ import annotations
 
 import logging
-import math
 import selectors
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from horovod.bootstrap.store.membership import Answer, Expected, HostUpdateResult, Placed, Report, Six
 from horovod.bootstrap.store.server import StoreServer
 from horovod.errors import LaunchError
-from horovod.launch.driver.actions import Action, End, Log, Notify, Over, Reach, Spoil, Start, Tell
+from horovod.launch.contracts.events import Event, Exited, Finished, Gone, HostFacts, HostReached
+from horovod.launch.course.course import Course, Source
+from horovod.launch.driver.actions import Action, End, Forget, Log, Notify, Over, Reach, Spoil, Start, Tell
 from horovod.launch.elastic.conversation import Conversation
-from horovod.launch.elastic.discovery import Discovered, HostDiscovery, Poller
+from horovod.launch.elastic.discovery import HostDiscovery, Poller
+from horovod.launch.elastic.growing import GrowingDriver
 from horovod.launch.elastic.hosts import Hosts
-from horovod.launch.elastic.phase import Phase
+from horovod.launch.elastic.phase import ENDS, Phase
 from horovod.launch.elastic.places import places_of
 from horovod.launch.elastic.policy import ElasticPolicy
 from horovod.launch.elastic.rules import Rules
@@ -34,8 +36,6 @@ from horovod.launch.phrases import counted
 __all__ = ["Assignment", "Call", "SlotsTimeout", "ThreadJob", "WorkerResult"]
 
 _log = logging.getLogger("horovod")
-
-_ENDS = (Phase.ENDING, Phase.OVER)
 
 
 class SlotsTimeout(LaunchError):
@@ -61,6 +61,64 @@ class WorkerResult(NamedTuple):
 
 Call = Callable[[Assignment, list[threading.Event]], tuple[int, float]]
 """Runs one worker until it ends, or until one of the events is set: that of the job, or its own."""
+
+
+class _Calls:
+    """Calls that run, each on a thread of its own.
+
+    Args:
+        call: runs one worker.
+        shutdown: is set when all shall end.
+    """
+
+    def __init__(self, call: Call, shutdown: threading.Event) -> None:
+        self._call = call
+        self._shutdown = shutdown
+        self._news: Mailbox[Event] = Mailbox()
+        self._events: dict[int, threading.Event] = {}
+        self.threads: dict[int, int] = {}
+        """Identities of those that run."""
+        self.ends: dict[int, WorkerResult] = {}
+        self.fileno = self._news.fileno
+        self.events = self._news.take
+        self.close = self._news.close
+
+    def reach(self, host: str) -> None:
+        """Reached at once: how is up to the program."""
+        self._news.put(HostReached(host, HostFacts("", 0)))
+
+    def start(self, assignment: Assignment) -> None:
+        self._events[assignment.worker] = threading.Event()
+        name = f"worker {assignment.host}[{assignment.index}]"
+        threading.Thread(target=self._work, args=(assignment,), name=name, daemon=True).start()
+
+    def end(self, workers: Iterable[int]) -> None:
+        for worker in workers:
+            self._events[worker].set()
+
+    def pass_on(self, signum: int) -> None: ...
+
+    def finish(self, signum: int) -> None:
+        """All of them have ended."""
+        self._news.put(Finished(()))
+
+    def kill(self) -> None: ...
+
+    def _work(self, assignment: Assignment) -> None:
+        worker = assignment.worker
+        self.threads[worker] = threading.get_ident()
+        try:
+            exit_code, at = self._call(assignment, [self._shutdown, self._events[worker]])
+            result = WorkerResult(int(exit_code), float(at))
+        except BaseException:  # of the program's: the worker has failed, whatever it is
+            _log.warning(
+                "The worker in slot %d of %s failed.", assignment.index, assignment.host, exc_info=True
+            )
+            result = WorkerResult(1, time.time())
+        self.ends[worker] = result
+        del self.threads[worker]
+        self._news.put(Exited(worker, result.exit_code))
+        self._news.put(Gone(worker))
 
 
 class ThreadJob:
@@ -91,18 +149,16 @@ class ThreadJob:
         self._changed = threading.Condition()  # guards all below; notified when any of it has changed
         self._hosts = Hosts(cooldown_s)
         self._discovered_once = False
-        self._driver: ElasticPolicy | None = None
+        self._policy: ElasticPolicy | None = None
+        self._course: Course | None = None
+        self._calls: _Calls | None = None
         self._conversation: Conversation | None = None
         self._thread: threading.Thread | None = None
-        self._call: Call | None = None
         self._slots: dict[int, tuple[str, int]] = {}
-        self._events: dict[int, threading.Event] = {}
-        self._threads: dict[int, int] = {}
         self._reports: dict[int, int] = {}
         self._rounds: dict[int, int] = {}
         self._asking: set[int] = set()
         """Workers that have reported by `ready`, and wait for an answer."""
-        self._ends: dict[int, WorkerResult] = {}
         self._told_world: tuple[int, tuple[int, ...]] = (0, ())
         self._notices: list[tuple[int, int]] = []
         self._news_at = 0
@@ -150,17 +206,34 @@ class ThreadJob:
         Raises: as `wait_for`.
         """
         with self._changed:
-            if self._driver is not None:
+            if self._policy is not None:
                 raise LaunchError("This elastic job is started already.")
             self.wait_for(rules.processes)
             now = time.monotonic()
-            self._call = call
+            sources: list[tuple[Source, Callable[[float], None]]] = [
+                (self._poller, self._hear_discovery),
+                (self._bell, self._hear_bell),
+            ]
             if store is not None:
-                self._conversation = Conversation(store, lambda what: _log.warning("%s", what))
-            self._driver = ElasticPolicy(rules, self._hosts, now)
-            self._driver.discovered(self._hosts.discovered, now)
+                conversation = Conversation(store, lambda what: _log.warning("%s", what))
+                self._conversation = conversation
+                sources.append((conversation, lambda now: conversation.hear(policy, now)))
+            self._policy = policy = ElasticPolicy(rules, self._hosts, now)
+            self._calls = _Calls(call, self._shutdown)
+            self._course = Course(
+                GrowingDriver(policy, "", "", now),
+                self._calls,
+                None,
+                None,
+                self._carry_out,
+                sources=sources,
+                save=self._tell_world,
+                lock=self._changed,
+                after=self._after,
+            )
+            policy.discovered(self._hosts.discovered, now)
             self._act()
-            while self._driver.phase is Phase.SLOTS:
+            while self._policy.phase is Phase.SLOTS:
                 self._changed.wait()  # the driver gives up after a while
             self._raise_if_over()
 
@@ -170,7 +243,7 @@ class ThreadJob:
         """
         with self._changed:
             worker = self._worker_in(host, index)
-            if worker is None or worker in self._asking or self._driver is None or self.finished():
+            if worker is None or worker in self._asking or self._policy is None or self.finished():
                 return
             report = Report(ready=False)
             if worker in self._rounds:
@@ -178,7 +251,7 @@ class ThreadJob:
             self._asking.add(worker)
             self._say(worker, report)
             self._act()
-            if self._threads.get(worker) == threading.get_ident():
+            if self._calls is not None and self._calls.threads.get(worker) == threading.get_ident():
                 self._await_answer(worker)
 
     def place(self, host: str, index: int) -> Assignment | None:
@@ -207,9 +280,9 @@ class ThreadJob:
     def publish(self, at: int, kind: int) -> bool:
         """News for rank 0 through the store; False: there is none."""
         with self._changed:
-            if self._conversation is None or self._driver is None:
+            if self._conversation is None or self._policy is None:
                 return False
-            self._driver.announced()
+            self._policy.announced()
             self._conversation.publish(kind, at)
             return True
 
@@ -220,17 +293,17 @@ class ThreadJob:
             LaunchError: the job is over.
         """
         with self._changed:
-            while self._driver is not None and self._driver.phase not in (Phase.TRAINING, *_ENDS):
+            while self._policy is not None and self._policy.phase not in (Phase.TRAINING, *ENDS):
                 self._changed.wait()  # the driver gives up after a while
             self._raise_if_over()
 
     def stop(self, why: str = "") -> None:
         """End all workers. The job has failed if there is a reason. Does not wait; idempotent."""
         with self._changed:
-            if self._driver is None:
+            if self._policy is None:
                 self._fail(why)
-            elif self._driver.phase not in _ENDS:
-                self._driver.stop(why, time.monotonic())
+            elif self._policy.phase not in ENDS:
+                self._policy.stop(why, time.monotonic())
                 self._act()
 
     def finished(self) -> bool:
@@ -248,13 +321,14 @@ class ThreadJob:
             LaunchError: the job was not started.
         """
         with self._changed:
-            if self._driver is None:
+            if self._policy is None:
                 if not self.finished():
                     raise LaunchError("There are no results: this elastic job was not started.")
                 return {}, self._failure
             while self._over is None:
                 self._changed.wait()
-            ended = {self._slots[number]: self._ends[number] for number in self._over.ranks}
+            assert self._calls is not None
+            ended = {self._slots[number]: self._calls.ends[number] for number in self._over.ranks}
             return ended, self._over.error
 
     # -- the course: one thread -----------------------------------------------------------------------------
@@ -267,54 +341,41 @@ class ThreadJob:
             self._thread.start()
 
     def _run(self) -> None:
-        conversation: Conversation | None = None
         with selectors.DefaultSelector() as selector:
             for source in (self._poller, self._bell):
                 selector.register(source.fileno(), selectors.EVENT_READ)
-            while True:
-                selector.select(self._wait_s())
-                self._bell.take()
+            while self._course is None and not self.finished():
+                selector.select()
                 with self._changed:
-                    self._hear_discovery(self._poller.take())
-                    if conversation is not self._conversation and self._conversation is not None:
-                        conversation = self._conversation
-                        selector.register(conversation.fileno(), selectors.EVENT_READ)
-                    if self._driver is not None:
-                        now = time.monotonic()
-                        if conversation is not None:
-                            conversation.hear(self._driver, now)
-                        self._driver.tick(now)
-                        self._act(ring=False)
-                    notices, self._notices = self._notices, []
-                    over = self._over is not None or (self._driver is None and self.finished())
-                for at, kind in notices:
-                    self._tell_rank_0(at, kind)
-                if over:
-                    break
+                    self._bell.take()
+                    self._hear_discovery(time.monotonic())
+                self._after()
+        if self._course is not None:
+            self._course.run()
         self._poller.close()
         self._bell.close()
-        if conversation is not None:
-            conversation.close()
+        if self._calls is not None:
+            self._calls.close()
+        if self._conversation is not None:
+            self._conversation.close()
 
-    def _wait_s(self) -> float | None:
-        with self._changed:
-            due = math.inf if self._driver is None else self._driver.due()
-        return None if due == math.inf else max(0.0, due - time.monotonic())
+    def _hear_bell(self, now: float) -> None:
+        """A command has been carried out, so another time may be due."""
+        self._bell.take()
 
-    def _hear_discovery(self, answers: Sequence[Discovered]) -> None:
-        for answer in answers:
-            now = time.monotonic()
+    def _hear_discovery(self, now: float) -> None:
+        for answer in self._poller.take():
             if answer.hosts is None:
-                if self._driver is not None:
-                    self._driver.discovery_failed(answer.failure, now)
+                if self._policy is not None:
+                    self._policy.discovery_failed(answer.failure, now)
                 elif self._discovered_once:
                     _log.warning("%s The hosts stay what they were.", answer.failure)
                 else:
                     self._fail(answer.failure)
                 continue
             self._discovered_once = True
-            if self._driver is not None:
-                self._driver.discovered(answer.hosts, now, answer.passing)
+            if self._policy is not None:
+                self._policy.discovered(answer.hosts, now, answer.passing)
             else:
                 self._note(self._hosts.update(answer.hosts))
             self._changed.notify_all()
@@ -331,48 +392,61 @@ class ThreadJob:
         except Exception:  # a client of the program's may raise anything
             _log.warning("Rank 0 could not be told that the hosts have changed.", exc_info=True)
 
-    # -- doing what the driver wants; all with the lock -----------------------------------------------------
+    # -- doing what the policy wants; all with the lock -----------------------------------------------------
 
-    def _act(self, ring: bool = True) -> None:
-        driver = self._driver
-        assert driver is not None
-        while driver.actions:
-            actions, driver.actions = driver.actions, []
-            self._tell_world(driver)
-            for action in actions:
-                self._do(action, driver)
-        if driver.phase in _ENDS:
+    def _act(self) -> None:
+        """Do what follows from a command."""
+        assert self._course is not None
+        self._course.act()
+        self._make_known()
+        self._bell.put(None)
+
+    def _after(self) -> None:
+        """A turn of the course is done."""
+        with self._changed:
+            self._make_known()
+            notices, self._notices = self._notices, []
+        for at, kind in notices:
+            self._tell_rank_0(at, kind)
+
+    def _make_known(self) -> None:
+        if self._policy is not None and self._policy.phase in ENDS:
             self._shutdown.set()
         self._changed.notify_all()
-        if ring:
-            self._bell.put(None)
 
-    def _tell_world(self, driver: ElasticPolicy) -> None:
-        if driver.world and (driver.round, driver.world) != self._told_world:
-            self._told_world = (driver.round, driver.world)
+    def _tell_world(self, actions: Sequence[Action]) -> None:
+        policy = self._policy
+        assert policy is not None
+        if policy.world and (policy.round, policy.world) != self._told_world:
+            self._told_world = (policy.round, policy.world)
             try:
                 self._assigned(self._world())
             except Exception as error:
                 _log.warning("The world could not be made known.", exc_info=True)
-                driver.stop(f"The world could not be made known: {error}", time.monotonic())
+                policy.stop(f"The world could not be made known: {error}", time.monotonic())
 
-    def _do(self, action: Action, driver: ElasticPolicy) -> None:
+    def _carry_out(self, action: Action) -> None:
+        assert self._calls is not None
         match action:
             case Reach(host):
-                driver.reached(host, time.monotonic())  # how is up to the program
-            case Start():
-                self._start(action)
+                self._calls.reach(host)
+            case Start(worker, host, slot, place):
+                self._slots[worker] = (host, slot)
+                self._calls.start(Assignment(worker, host, slot, place))
             case End(workers):
                 if self._conversation is not None:
                     self._conversation.announce_end(workers)
-                for worker in workers:
-                    self._asking.discard(worker)
-                    self._events[worker].set()
+                self._asking.difference_update(workers)
+                self._calls.end(workers)
             case Tell(worker, number, answer):
                 if worker in self._asking:
                     self._answer(worker, answer)
                 elif self._conversation is not None:
                     self._conversation.tell(worker, number, answer)
+            case Forget(worker):
+                self._asking.discard(worker)
+                if self._conversation is not None:
+                    self._conversation.forget(worker)
             case Notify(kind):
                 if self._conversation is not None:
                     self._conversation.publish(kind)
@@ -386,44 +460,14 @@ class ThreadJob:
             case Over():
                 self._over = action
                 self._asking.clear()
+                self._calls.finish(0)
             case _:
                 pass  # nothing is kept on a host
 
-    def _start(self, start: Start) -> None:
-        worker = start.worker
-        self._slots[worker] = (start.host, start.slot)
-        self._events[worker] = threading.Event()
-        threading.Thread(
-            target=self._work, args=(start,), name=f"worker {start.host}[{start.slot}]", daemon=True
-        ).start()
-
-    def _work(self, start: Start) -> None:
-        worker = start.worker
-        assignment = Assignment(worker, start.host, start.slot, start.place)
-        with self._changed:
-            assert self._call is not None
-            self._threads[worker] = threading.get_ident()
-        try:
-            exit_code, at = self._call(assignment, [self._shutdown, self._events[worker]])
-            result = WorkerResult(int(exit_code), float(at))
-        except BaseException:  # of the program's: the worker has failed, whatever it is
-            _log.warning("The worker in slot %d of %s failed.", start.slot, start.host, exc_info=True)
-            result = WorkerResult(1, time.time())
-        with self._changed:
-            assert self._driver is not None
-            self._asking.discard(worker)
-            del self._threads[worker]
-            self._ends[worker] = result
-            if self._conversation is not None:
-                self._conversation.forget(worker)
-            self._driver.exited(worker, result.exit_code, time.monotonic())
-            self._driver.gone(worker, time.monotonic())
-            self._act()
-
     def _say(self, worker: int, report: Report) -> None:
-        assert self._driver is not None
+        assert self._policy is not None
         number = self._reports[worker] = self._reports.get(worker, -1) + 1
-        self._driver.said(worker, number, report, time.monotonic())
+        self._policy.said(worker, number, report, time.monotonic())
 
     def _answer(self, worker: int, answer: Answer) -> None:
         match answer:
@@ -433,7 +477,8 @@ class ThreadJob:
                 self._say(worker, Report(ready=True))
                 return
             case _:
-                self._events[worker].set()
+                assert self._calls is not None
+                self._calls.end([worker])
         self._asking.discard(worker)
 
     def _await_answer(self, worker: int) -> None:
@@ -441,17 +486,18 @@ class ThreadJob:
             self._changed.wait()  # the driver gives up after a while
 
     def _world(self) -> list[Assignment]:
-        if self._driver is None:
+        if self._policy is None:
             return []
-        seats = self._driver.seats()
+        seats = self._policy.seats()
         return [
             Assignment(worker, seat.host, seat.slot, place)
-            for worker, seat, place in zip(self._driver.world, seats, places_of(seats), strict=True)
+            for worker, seat, place in zip(self._policy.world, seats, places_of(seats), strict=True)
         ]
 
     def _worker_in(self, host: str, index: int) -> int | None:
         """The one that runs in a slot: the last one that was started there."""
-        running = [n for n, slot in self._slots.items() if slot == (host, index) and n not in self._ends]
+        ended = {} if self._calls is None else self._calls.ends
+        running = [n for n, slot in self._slots.items() if slot == (host, index) and n not in ended]
         return running[-1] if running else None
 
     def _fail(self, why: str) -> None:
@@ -465,6 +511,6 @@ class ThreadJob:
         if not self.finished():
             return
         error = self._failure if self._over is None else self._over.error
-        if self._driver is not None and not error:
-            error = self._driver.error
+        if self._policy is not None and not error:
+            error = self._policy.error
         raise LaunchError(error or "The elastic job is over: it was stopped, or its workers have ended.")
