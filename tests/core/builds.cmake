@@ -4,11 +4,11 @@
 # Whatever parses bytes of others, or counts them: frames, segments, seals, kernels at the ends of arrays.
 set(tests_under_address,undefined
     test_adasum_kernels test_association test_backend_defaults test_capi test_chaos test_engine test_engine_failures
-    test_engine_memory test_engine_fast_path test_engine_fast_moves test_engine_fast_sets test_engine_sets_that_go test_engine_parts
-    test_device_wait test_fake_cuda test_fake_nccl test_fast_path_parts
+    test_engine_memory test_engine_fast_path test_engine_fast_moves test_engine_fast_sets test_engine_sets_that_go test_dispatcher test_notifier test_host_pool test_fork_guard test_cause
+    test_device_wait test_fake_cuda test_fake_nccl test_contributions test_lanes
     test_foreign test_fusion test_fuzz test_integer_average test_kernels test_mesh test_nccl_failures test_peer_failures test_staged_failures
     test_local_backend test_negotiator test_negotiator_conflicts test_negotiator_ends test_negotiator_groups
-    test_failure_detector test_negotiator_cache test_note_exchange test_proposals test_operation_tags test_peer_copies test_rank_set test_records test_seal test_shm_channel
+    test_detector test_negotiator_cache test_note_exchange test_proposals test_operation_tags test_peer_copies test_rank_set test_records test_seal test_shm_channel
     test_shm_cross_memory test_shm_cross_memory_processes test_shm_processes test_shm_segment test_socket
     test_socket_channel test_survey test_trace_file test_wire)
 
@@ -26,7 +26,7 @@ set(tests_under_thread
 # Every test of the gate runs in release but these, which run under the address sanitizer: each asks one thread about its
 # logic, and neither the optimiser nor the vector width nor the clock could make another answer of it.
 set(tests_not_in_release
-    test_failure_detector test_fast_path_parts test_fusion test_fuzz test_negotiator test_negotiator_cache test_negotiator_conflicts test_negotiator_ends
+    test_detector test_contributions test_lanes test_fusion test_fuzz test_negotiator test_negotiator_cache test_negotiator_conflicts test_negotiator_ends
     test_negotiator_groups test_operation_tags test_proposals test_rank_set test_seal test_survey test_trace_file
     test_wire)
 

@@ -9,6 +9,7 @@
 #include <semaphore>
 
 #include "cluster.h"
+#include "engine/fast_path/fast_path.h"
 #include "random_numbers.h"
 
 namespace farandole::testing {
@@ -645,6 +646,15 @@ TEST_P(ProposalPair, nothing_is_offered_while_a_timeline_is_recorded) {
     for (int i = 0; i < 100; ++i) expect_sum<float>(engine, rank, 2, "x", 4, 0);
     EXPECT_GT(fast_operations(engine), before);
   });
+}
+
+TEST(AskFrame, carries_the_round_and_the_set) {
+  const auto frame = encode_ask({.generation = 0x12345678, .round = 0x9ABCDEF0});
+  const auto ask = decode_ask(frame);
+  ASSERT_TRUE(ask);
+  EXPECT_EQ(ask->generation, 0x12345678U);
+  EXPECT_EQ(ask->round, 0x9ABCDEF0U);
+  EXPECT_FALSE(decode_ask(std::span(frame).first(frame.size() - 1)));
 }
 
 }  // namespace

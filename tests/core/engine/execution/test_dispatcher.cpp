@@ -1,24 +1,11 @@
-/// The parts of the engine by themselves: dispatcher, notifier, host pool, fork guard, cause frame.
+/// Batches one after another: what the dispatcher starts, steps, refuses and gives back.
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 
-#include <sys/wait.h>
-#include <unistd.h>
 #include <set>
-
-#include <cstring>
-#include <latch>
-#include <mutex>
-#include <set>
-#include <thread>
 
 #include "backends/local/local.h"
-#include "engine/base/fork_guard.h"
-#include "engine/base/notifier.h"
 #include "engine/execution/dispatcher.h"
-#include "engine/failure/cause.h"
-#include "memory/host_pool.h"
 
 namespace farandole {
 namespace {
@@ -350,155 +337,6 @@ TEST(Dispatcher, a_joined_rank_takes_part_with_zeros) {
   dispatcher.enqueue(std::move(batch));
   while (!dispatcher.idle()) ASSERT_TRUE(static_cast<bool>(dispatcher.step(TimePoint{})));
   EXPECT_TRUE(dispatcher.take_completed().empty());
-}
-
-TEST(Notifier, callbacks_run_in_order_and_may_post_more) {
-  Notifier notifier;
-  std::vector<int> order;
-  std::latch posted(1);
-  notifier.post([&] {
-    posted.wait();  // so that the next one is in the queue already
-    order.push_back(1);
-    notifier.post([&] { order.push_back(3); });
-  });
-  notifier.post([&] { order.push_back(2); });
-  posted.count_down();
-  notifier.stop();                             // runs what is left
-  notifier.post([&] { order.push_back(4); });  // after the end: at once
-  EXPECT_EQ(order, (std::vector<int>{1, 2, 3, 4}));
-}
-
-TEST(HostPool, memory_is_recycled_up_to_its_limit_and_outlives_the_pool) {
-  auto pool = std::make_shared<HostPool>(std::size_t{1} << 20);
-  std::byte* first = nullptr;
-  {
-    const HostBuffer buffer = pool->take(100'000);
-    first = buffer.data();
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % 64, 0U);
-  }
-  HostBuffer again = pool->take(99'000);
-  EXPECT_EQ(again.data(), first);
-  EXPECT_NE(pool->take(99'000).data(), first);
-  EXPECT_NE(pool->take(0).data(), nullptr);
-  pool.reset();
-  std::memset(again.data(), 1, 99'000);
-}
-
-TEST(HostPool, large_blocks_lie_on_huge_pages_and_are_recycled_too) {
-  constexpr std::size_t kLarge = 9'000'000;
-  auto pool = std::make_shared<HostPool>(std::size_t{64} << 20);
-  std::byte* first = nullptr;
-  {
-    const HostBuffer buffer = pool->take(kLarge);
-    first = buffer.data();
-    ASSERT_NE(first, nullptr);
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % (std::size_t{2} << 20), 0U);
-    std::memset(first, 1, kLarge);
-  }
-  HostBuffer again = pool->take(kLarge - 1'000'000);
-  EXPECT_EQ(again.data(), first);
-  const HostBuffer beyond = pool->take(std::size_t{100} << 20);  // freed at the end, not kept
-  ASSERT_NE(beyond.data(), nullptr);
-  EXPECT_EQ(pool->take(std::size_t{1} << 62).data(), nullptr);
-  pool.reset();
-  std::memset(again.data(), 2, kLarge - 1'000'000);
-}
-
-TEST(HostPool, the_newest_block_stays_and_the_oldest_make_room) {
-  constexpr std::size_t kKept = std::size_t{1} << 20;
-  auto pool = std::make_shared<HostPool>(kKept);
-  const auto taken_again = [&](std::size_t bytes, const std::byte* before) {
-    return pool->take(bytes).data() == before;
-  };
-  const std::byte* const small = pool->take(100'000).data();
-  const std::byte* const medium = pool->take(300'000).data();
-  ASSERT_TRUE(taken_again(100'000, small));
-  const std::byte* const large = pool->take(700'000).data();  // not beside both others
-  EXPECT_TRUE(taken_again(700'000, large));
-  EXPECT_TRUE(taken_again(100'000, small)) << "it was used after the one of 300'000 bytes";
-  const std::byte* const whole = pool->take(kKept).data();
-  EXPECT_TRUE(taken_again(kKept, whole)) << "for this one all others go";
-  static_cast<void>(medium);
-}
-
-TEST(ForkGuard, a_child_loses_the_descriptors_and_knows_it) {
-  ForkGuard guard;
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  guard.cover({ends[1]});
-  const pid_t child = ::fork();
-  if (child == 0) {
-    // The number is still valid (its owner will close it), but it is not the pipe any more.
-    const bool fine = guard.in_child() && ::write(ends[1], "x", 1) == 1;
-    ::pause();  // lives on, as a forked data loader does
-    ::_exit(fine ? 0 : 1);
-  }
-  EXPECT_FALSE(guard.in_child());
-  ::close(ends[1]);
-  char byte;
-  EXPECT_EQ(::read(ends[0], &byte, 1), 0) << "the child kept the pipe open, or wrote into it";
-  ASSERT_EQ(::kill(child, SIGKILL), 0);
-  ::waitpid(child, nullptr, 0);
-  ::close(ends[0]);
-}
-
-TEST(CauseFrame, an_error_survives_the_way) {
-  Error error{.code = Code::Timeout,
-              .message = "no progress",
-              .peer = 7,
-              .tensor = "allreduce.x",
-              .missing = {3, 7},
-              .waited_s = 30.5};
-  const auto frame = encode_cause(Error::wrap(error, "outer"));
-  const auto got = decode_cause(frame);
-  ASSERT_TRUE(got);
-  EXPECT_EQ(got->error.code, Code::Timeout);
-  EXPECT_EQ(got->error.peer, 7);
-  EXPECT_EQ(got->error.tensor, "allreduce.x");
-  EXPECT_EQ(got->error.missing, error.missing);
-  EXPECT_EQ(got->error.waited_s, 30.5);
-  EXPECT_EQ(got->error.message, "outer: no progress");
-}
-
-TEST(CauseFrame, how_a_rank_was_lost_survives_the_way) {
-  const Error error{
-      .code = Code::PeerLost, .message = "in any words", .peer = 7, .loss = Loss::ConnectionEnded};
-  const auto got = decode_cause(encode_cause(error));
-  ASSERT_TRUE(got);
-  EXPECT_EQ(got->error.loss, Loss::ConnectionEnded);
-}
-
-TEST(CauseFrame, an_unknown_way_to_lose_a_rank_is_refused) {
-  const auto frame = encode_cause(Error{.code = Code::PeerLost, .message = "text", .peer = 7});
-  auto last = frame;
-  last[3] = static_cast<std::byte>(Loss::DescriptorsClosed);
-  EXPECT_TRUE(decode_cause(last));
-  auto next = frame;
-  next[3] = static_cast<std::byte>(static_cast<int>(Loss::DescriptorsClosed) + 1);
-  EXPECT_FALSE(decode_cause(next));
-}
-
-TEST(CauseFrame, long_texts_are_cut_between_characters) {
-  std::string text(4095, 'x');
-  text += "\u00e9";  // two bytes, of which one would still fit
-  const auto got = decode_cause(encode_cause(Error{.code = Code::Internal, .message = text}));
-  ASSERT_TRUE(got);
-  EXPECT_EQ(got->error.message, std::string(4095, 'x'));
-}
-
-TEST(CauseFrame, other_bytes_are_not_taken_for_one) {
-  auto frame = encode_cause(Error{.code = Code::PeerLost, .message = "text", .missing = {1, 2}});
-  for (std::size_t bytes = 0; bytes < frame.size(); ++bytes) {
-    EXPECT_FALSE(decode_cause(std::span(frame).first(bytes)));
-  }
-  for (std::size_t at = 0; at < frame.size();
-       ++at) {  // whatever comes out, nothing may be read beyond
-    for (const unsigned value : {0U, 1U, 0x7FU, 0xFFU}) {
-      auto hostile = frame;
-      hostile[at] = static_cast<std::byte>(value);
-      [[maybe_unused]] const auto got = decode_cause(hostile);
-    }
-  }
 }
 
 }  // namespace
