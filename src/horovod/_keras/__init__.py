@@ -1,7 +1,7 @@
-"""Code shared by ``horovod.keras`` and ``horovod.tensorflow.keras``. Both ask Keras which framework it
-computes with, and call the collectives of that framework.
+"""Code shared by ``horovod.keras`` and ``horovod.tensorflow.keras``: optimizers, callbacks, elastic state.
 
-The first argument of every function is the module to work with, ``keras`` or ``keras.backend``.
+Both ask Keras which framework it computes with, and call the collectives of that framework. The first
+argument of every function is the module to work with, ``keras`` or ``keras.backend``.
 """
 
 from __future__ import annotations

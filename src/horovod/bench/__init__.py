@@ -1,4 +1,4 @@
-"""``python -m horovod.bench`` measures collectives on this machine, against its limit and other libraries.
+"""Measurements of collectives, against the machine's limit and other libraries: ``python -m horovod.bench``.
 
     __main__.py      the command: measures, or starts the job
     options.py       its command line, and sizes: 4, 64K, 64M

@@ -1,1 +1,1 @@
-"""Names that scripts import from ``horovod.common``; the code behind them lives elsewhere in the package."""
+"""Compatibility names: ``HorovodBasics``, process sets, errors, elastic state, ``util``."""

@@ -1,4 +1,4 @@
-"""Facts about the running job, for people and programs that look at it from inside."""
+"""Facts about the running job, for scripts: the data paths that have carried its collectives."""
 
 from horovod.runtime import lifecycle
 

@@ -1,4 +1,4 @@
-"""Names that scripts and tools import from here; the launcher itself is `horovod.launch`.
+"""Compatibility names: ``run``, the console script, parts for launchers of one's own. See `horovod.launch`.
 
 ``run`` is looked up when it is asked for: the launcher's own start pays for no serialiser.
 """

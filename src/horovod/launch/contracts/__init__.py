@@ -1,1 +1,1 @@
-"""The ground room of launching: the job, the contract with a way of starting processes, events, errors."""
+"""Contracts of launching: jobs, ways of starting processes, events, errors, the table of launchers."""

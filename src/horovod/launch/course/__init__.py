@@ -1,1 +1,1 @@
-"""The course of a job: one loop carries out what its driver decides, and hears what happens."""
+"""Course of a job: the loop that hears what happens, and carries out what the driver decides."""

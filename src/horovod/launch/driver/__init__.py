@@ -1,1 +1,1 @@
-"""Decisions about a job, without clocks, sockets or threads: news come in with the time, actions go out."""
+"""Drivers: decisions about a job. Events go in with the time, actions come out; no clock or socket."""

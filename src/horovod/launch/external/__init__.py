@@ -1,1 +1,1 @@
-"""Jobs whose ranks another program starts (``mpirun`` and its like)."""
+"""Programs that start the ranks, such as ``mpirun``: their process, the job's key, messages of the ranks."""

@@ -1,1 +1,1 @@
-"""Output of the ranks, and the launcher's messages to the user."""
+"""Output of the ranks, tracebacks among it, and the launcher's messages to the user."""

@@ -1,1 +1,1 @@
-"""The hosts of a job: who names them, and which ranks go there."""
+"""Hosts of a job and the ranks on each: host lists, host files, allocations of batch systems, addresses."""

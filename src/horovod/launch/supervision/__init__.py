@@ -1,1 +1,1 @@
-"""Watches a job: which rank failed first, and when the others are ended."""
+"""Words about a job: why it has failed, and which ranks a signal has reached."""

@@ -1,1 +1,1 @@
-"""Names that scripts import from here."""
+"""Compatibility names: the parent of `horovod.runner.common.util`."""

@@ -1,1 +1,1 @@
-"""Names of the elastic launcher that scripts import from here."""
+"""Compatibility names: ``ElasticDriver``, host discovery and notifications, for launchers of one's own."""

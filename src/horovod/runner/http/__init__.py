@@ -1,1 +1,1 @@
-"""Names that scripts import from here."""
+"""Compatibility names: ``RendezvousServer``, for launchers of one's own."""

@@ -1,1 +1,1 @@
-"""Code shared by the parts of `horovod.spark`."""
+"""Estimators for any framework: parameters, data preparation, backends, training on a rank, models."""

@@ -1,1 +1,1 @@
-"""Loaders over readers, for PyTorch."""
+"""Loaders of PyTorch: batches of tensors by column, over readers of Parquet."""

@@ -1,4 +1,4 @@
-"""Sharing ``tf.data`` pipelines out among ranks."""
+"""Shares of the ranks in ``tf.data`` pipelines, and TensorFlow's data service across two jobs."""
 
 from horovod.tensorflow.data.sharding import Shard, shard
 

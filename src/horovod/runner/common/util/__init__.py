@@ -1,1 +1,1 @@
-"""Names that scripts import from here."""
+"""Compatibility names: hosts and slots, secret keys, time limits, rank and size from the environment."""
