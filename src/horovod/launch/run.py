@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,15 +15,16 @@ from horovod.bootstrap.store.rounds import ROUNDS
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.store.table import Cause
 from horovod.errors import LaunchError
-from horovod.launch.contracts.errors import HostsUnreachable, JobInterrupted
-from horovod.launch.contracts.events import Failed, HostFacts, HostLost, HostReached, HostRetried
+from horovod.launch.contracts.errors import JobInterrupted
+from horovod.launch.contracts.events import HostFacts
 from horovod.launch.contracts.fleet import ClosedFleet, FleetPlan, FleetWorker, Grounds, Request
 from horovod.launch.contracts.job import Job, RankResults
 from horovod.launch.contracts.registry import LAUNCHERS, make_closed_fleet
 from horovod.launch.contracts.signals import Signals
 from horovod.launch.course.course import Course
-from horovod.launch.driver.actions import Action, Spoil
+from horovod.launch.driver.actions import Action, Reach, Spoil
 from horovod.launch.driver.fixed import FixedDriver
+from horovod.launch.driver.reaching import Reaching
 from horovod.launch.environment import (
     compute_threads,
     interface_environment,
@@ -88,31 +88,39 @@ def run_job(
         output = Output(
             len(slots), console, timestamps=job.timestamps, directory=job.output_directory, shown=job.shown
         )
-        placed = slots
+        placed, awaited = slots, ""
         try:
             with drained(output, signals), closing(make_closed_fleet(row, request, output)) as fleet:
                 grounds = fleet.grounds()
-                hosts = _reach(fleet, request, ("",) if grounds.places else (*here, *elsewhere))
-                if grounds.places:
-                    placed = ()
-                else:
-                    _tell_places(request, hosts)
-                if grounds.store_hosts is None:
-                    seen = [facts.origin for facts in hosts.values() if facts.origin]
-                    grounds = replace(grounds, store_hosts=store_hosts(job.interfaces, seen))
-                with make_store(grounds) as store, closing(fleet):
-                    observe(store, job)
-                    console.narrate(f"serving the store at {shown(store.addresses)}")
-                    fleet.serve(_plan(request, grounds, store, stdin), store)
-                    fleet.start(_workers(request, hosts))
-                    output.start()
-                    ranks = {slot.rank: slot.hostname for slot in placed}
-                    driver = FixedDriver(ranks, len(slots), limits.patience_s, time.monotonic())
-                    Course(driver, fleet, signals, console, partial(_spoil, store), status=status).run()
-                    outcome = driver.outcome(time.monotonic())
-                    if outcome.signum is not None and (awaited := fleet.awaited()):
-                        text = f"a signal ended the job while {awaited}."
-                        raise JobInterrupted(text, signum=outcome.signum)
+                names, placed = (("",), ()) if grounds.places else ((*here, *elsewhere), slots)
+                now = time.monotonic()
+                reaching = Reaching(names, len(elsewhere), limits.start_s, now)
+                ranks = {slot.rank: slot.hostname for slot in placed}
+                driver = FixedDriver(ranks, len(slots), limits.patience_s, now, reaching=reaching)
+                stores: list[StoreServer] = []
+                carry_out = partial(_carry_out, fleet, stores)
+                course = Course(driver, fleet, signals, console, carry_out, status=status)
+                course.run(until=lambda: driver.ready)
+                if driver.ready:
+                    hosts = driver.begin(time.monotonic())
+                    if not grounds.places:
+                        _tell_places(request, hosts)
+                    if grounds.store_hosts is None:
+                        seen = [facts.origin for facts in hosts.values() if facts.origin]
+                        grounds = replace(grounds, store_hosts=store_hosts(job.interfaces, seen))
+                    with make_store(grounds) as store, closing(fleet):
+                        stores.append(store)
+                        observe(store, job)
+                        console.narrate(f"serving the store at {shown(store.addresses)}")
+                        fleet.serve(_plan(request, grounds, store, stdin), store)
+                        fleet.start(_workers(request, hosts))
+                        output.start()
+                        course.run()
+                        awaited = fleet.awaited()
+                outcome = driver.outcome(time.monotonic())
+                if outcome.signum is not None and awaited:
+                    text = f"a signal ended the job while {awaited}."
+                    raise JobInterrupted(text, signum=outcome.signum)
         finally:
             if results is not None:
                 results.sent.update(output.results())
@@ -121,60 +129,6 @@ def run_job(
                     results.here.update(slot.rank for slot in slots if slot.hostname in here)
     console.narrate("nothing of the job runs any more")
     raise_for(outcome, job.command[0], output.tail)
-
-
-def _reach(fleet: ClosedFleet, request: Request, names: Sequence[str]) -> dict[str, HostFacts]:
-    """Reach all hosts of these names, and find out what they are.
-
-    Raises:
-        HostsUnreachable: some of them cannot be, or not in time.
-        JobInterrupted: a signal came.
-    """
-    signals, console, start_s = request.signals, request.console, request.limits.start_s
-    found: dict[str, HostFacts] = {}
-    failed: dict[str, str] = {}
-    last_words: dict[str, str] = {}
-    deadline = time.monotonic() + start_s
-    for name in names:
-        fleet.reach(name)
-    poller = select.poll()
-    for source in (fleet, signals):
-        poller.register(source.fileno(), select.POLLIN)
-    waiting = set(names)
-    while waiting and time.monotonic() < deadline:
-        poller.poll(max(0, int((deadline - time.monotonic()) * 1000)) + 1)
-        for event in fleet.events():
-            match event:
-                case HostReached(host, facts):
-                    request.status.reached += 1
-                    found[host] = facts
-                case HostRetried(host, reason):
-                    last_words[host] = reason
-                    console.narrate(f"host {host}: {reason}; trying again")
-                case HostLost(host, _, reason):
-                    failed[host] = reason
-                    console.narrate(f"host {host}: {reason}")
-                case Failed(error):
-                    raise error
-        waiting -= found.keys() | failed.keys()
-        signals.clear()
-        if waiting and signals.arrived:
-            raise JobInterrupted(
-                f"a signal ended the job while these hosts were awaited: {', '.join(sorted(waiting))}.",
-                signum=signals.arrived[0],
-            )
-    late = {
-        name: f"no answer within {start_s:g} s (--start-timeout)"
-        + (f"; before that: {last_words[name]}" if name in last_words else "")
-        for name in waiting
-    }
-    if reasons := {**failed, **late}:
-        listed = "".join(f"\n    {name}: {reasons[name]}" for name in names if name in reasons)
-        count = "one host" if len(reasons) == 1 else f"{len(reasons)} of {len(request.elsewhere)} hosts"
-        raise HostsUnreachable(
-            f"Nothing can be started on {count}:{listed}", reasons=reasons, exit_code=1 if failed else 124
-        )
-    return {name: found[name] for name in names}
 
 
 @contextmanager
@@ -268,6 +222,11 @@ def _workers(request: Request, hosts: Mapping[str, HostFacts]) -> list[FleetWork
     return workers
 
 
-def _spoil(store: StoreServer, action: Action) -> None:
-    if isinstance(action, Spoil):
-        store.fail(ROUNDS, Cause(action.why, (action.rank,), rank=action.rank, host=action.host))
+def _carry_out(fleet: ClosedFleet, stores: Sequence[StoreServer], action: Action) -> None:
+    """Reach hosts; let nobody wait for a rank that is gone, in a store that is there."""
+    match action:
+        case Reach(host):
+            fleet.reach(host)
+        case Spoil(_, why, rank, host):
+            for store in stores:
+                store.fail(ROUNDS, Cause(why, (rank,), rank=rank, host=host))

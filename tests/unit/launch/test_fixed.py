@@ -10,22 +10,28 @@ import pytest
 
 from horovod.bootstrap.place.starter import Word, line_of
 from horovod.errors import LaunchError
+from horovod.launch.contracts.errors import HostsUnreachable
 from horovod.launch.contracts.events import (
     Continued,
     Event,
     Exited,
     Failed,
     Finished,
+    HostFacts,
     HostLost,
+    HostReached,
+    HostRetried,
     Refused,
     Said,
     Started,
     Stopped,
 )
-from horovod.launch.driver.actions import Finish, Kill, Say, Spoil
+from horovod.launch.driver.actions import Finish, Kill, Reach, Say, Spoil
 from horovod.launch.driver.causes import End
 from horovod.launch.driver.fixed import FixedDriver, Outcome
+from horovod.launch.driver.reaching import Reaching
 
+FACTS = HostFacts("machine", 4)
 SILENT = "horovod.errors.PeerLostError: rank 1 on host b is lost: no sign of life for 5 s"
 
 
@@ -233,6 +239,53 @@ def test_errors_of_the_launcher_count_where_nothing_else_does() -> None:
         play = Play()
         play.hear(*events)
         assert play.driver.outcome(play.now).error is error
+
+
+def reaching() -> FixedDriver:
+    hosts = Reaching(("a", "b", "c"), 2, 30.0, 100.0)
+    driver = FixedDriver({0: "a", 1: "b", 2: "c"}, 3, 1.0, 100.0, reaching=hosts)
+    assert driver.actions == [Reach("a"), Reach("b"), Reach("c")]
+    driver.hear(HostReached("a", FACTS), 100.0)
+    driver.settle(100.0)
+    return driver
+
+
+def test_workers_are_started_when_all_hosts_have_been_reached() -> None:
+    driver = reaching()
+    assert (driver.ready, driver.reached, driver.due(101.0)) == (False, 1, 130.0)
+    driver.hear(HostRetried("c", "refused"), 101.0)
+    driver.hear(HostReached("c", FACTS), 101.0)
+    driver.hear(HostReached("b", FACTS), 102.0)
+    driver.settle(102.0)
+    assert (driver.ready, driver.finished) == (True, False)
+    assert list(driver.begin(103.0)) == ["a", "b", "c"]
+    assert (driver.ready, driver.began_at) == (False, 103.0)
+
+
+def test_hosts_that_cannot_be_reached_are_named_when_all_are_known_or_time_is_over() -> None:
+    cases: list[tuple[list[Event], int, list[str]]] = [
+        ([HostRetried("b", "refused")], 124, ["2 of 2", "b: no answer within 30 s", "before that: refused"]),
+        ([HostLost("b", (), "no key")], 1, ["2 of 2", "b: no key", "c: no answer within 30 s"]),
+        ([HostReached("c", FACTS), HostLost("b", (), "no key")], 1, ["one host:", "b: no key"]),
+    ]
+    for events, status, said in cases:
+        driver = reaching()
+        for event in events:
+            driver.hear(event, 101.0)
+        driver.settle(101.0 if len(events) == 2 else 130.0)
+        error = driver.outcome(130.0).error
+        assert driver.finished
+        assert isinstance(error, HostsUnreachable)
+        assert error.exit_code == status
+        assert all(each in str(error) for each in said)
+
+
+def test_a_signal_while_hosts_are_awaited_ends_the_job_at_once() -> None:
+    driver = reaching()
+    driver.interrupt(signal.SIGINT, 101.0)
+    error = driver.outcome(101.0).error
+    assert (driver.finished, driver.ready) == (True, False)
+    assert str(error) == "a signal ended the job while these hosts were awaited: b, c."
 
 
 @pytest.mark.parametrize("seed", range(300))

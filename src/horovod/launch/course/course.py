@@ -78,8 +78,8 @@ class Course:
         self._clock = clock
         self._seen = 0  # signals
 
-    def run(self) -> None:
-        """Until nothing of the job runs.
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Until nothing of the job runs, or ``until`` says so.
 
         Raises:
             JobInterrupted: a signal has ended the job, and what watches its processes with it.
@@ -91,7 +91,7 @@ class Course:
                 descriptors.append(self._signals.fileno())
             for descriptor in (self._processes.fileno(), *descriptors):
                 selector.register(descriptor, selectors.EVENT_READ)
-            while not self._driver.finished:
+            while not (self._driver.finished or until()):
                 with self._lock:
                     wait_s = self._wait_s()
                 ready = {key.fd for key, _ in selector.select(wait_s)}
@@ -115,6 +115,7 @@ class Course:
         if self._passing is not None:
             self._passing.forward(driver.running, ending=driver.ending)
         if self._status is not None:
+            self._status.reached = driver.reached
             self._status.running, self._status.ended, self._status.ending = driver.progress
             self._status.instead = driver.describe(now)
 

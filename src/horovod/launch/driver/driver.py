@@ -62,6 +62,11 @@ class Driver(ABC):
         """Everything is being ended."""
 
     @property
+    def reached(self) -> int:
+        """Number of hosts that were reached, for people."""
+        return 0
+
+    @property
     def progress(self) -> tuple[int, int, bool]:
         """Numbers for people: workers that run, those that have ended, and whether the others follow."""
         return len(self.running), 0, self.ending

@@ -19,7 +19,10 @@ from horovod.launch.contracts.events import (
     Failed,
     FewDevices,
     Finished,
+    HostFacts,
     HostLost,
+    HostReached,
+    HostRetried,
     LeftBehind,
     Placed,
     Refused,
@@ -28,9 +31,10 @@ from horovod.launch.contracts.events import (
     Stopped,
 )
 from horovod.launch.contracts.signals import signal_name
-from horovod.launch.driver.actions import Finish, Kill, Spoil
+from horovod.launch.driver.actions import Finish, Kill, Reach, Spoil
 from horovod.launch.driver.causes import Causes, End, describe_exit
 from horovod.launch.driver.driver import Driver
+from horovod.launch.driver.reaching import Reaching
 from horovod.launch.phrases import counted
 
 __all__ = ["FixedDriver", "Outcome"]
@@ -68,14 +72,25 @@ class FixedDriver(Driver):
         hosts: of each rank; empty: it is told later (`Placed`).
         size: how many ranks there are.
         patience_s: how long ranks that a world needs may take to end by themselves when one has failed.
+        reaching: the hosts that are reached first; None: all workers are being started.
         speaks: the user hears from here that a signal has come and why it takes long; else from another
             process.
     """
 
     def __init__(
-        self, hosts: Mapping[int, str], size: int, patience_s: float, now: float, *, speaks: bool = True
+        self,
+        hosts: Mapping[int, str],
+        size: int,
+        patience_s: float,
+        now: float,
+        *,
+        reaching: Reaching | None = None,
+        speaks: bool = True,
     ) -> None:
         super().__init__(now)
+        self._reaching = reaching
+        self._reached = 0
+        self.actions += [Reach(name) for name in (reaching.names if reaching is not None else ())]
         self.hosts_of = dict(hosts)
         self._size = size
         self._speaks = speaks
@@ -102,6 +117,22 @@ class FixedDriver(Driver):
         return self._has_cause()
 
     @property
+    def reached(self) -> int:
+        return self._reached
+
+    @property
+    def ready(self) -> bool:
+        """All hosts have been reached: workers can be started."""
+        return self._reaching is not None and not self._reaching.waiting and not self.finished
+
+    def begin(self, now: float) -> dict[str, HostFacts]:
+        """All workers are being started, on these hosts."""
+        assert self._reaching is not None
+        reaching, self._reaching = self._reaching, None
+        self.began_at = now
+        return reaching.found
+
+    @property
     def progress(self) -> tuple[int, int, bool]:
         return len(self._running), self._size - len(self._not_ended), self.ending or self._causes.open
 
@@ -121,6 +152,10 @@ class FixedDriver(Driver):
 
     def hear(self, event: Event, now: float) -> None:
         match event:
+            case HostReached() | HostRetried() | HostLost() if self._reaching is not None:
+                if text := self._reaching.hear(event):
+                    self.narrate(text)
+                self._reached = len(self._reaching.found)
             case Placed(slots):
                 self.hosts_of = {slot.rank: slot.hostname for slot in slots}
             case Started(rank, pid):
@@ -140,6 +175,8 @@ class FixedDriver(Driver):
                 if not self._has_cause():
                     self._refused = event
                     self._end(signal.SIGTERM, now)
+            case Failed(error) if self._reaching is not None:
+                self.finished, self._error = True, error
             case Failed(error):
                 if not self._has_cause():
                     self._error = error
@@ -159,6 +196,10 @@ class FixedDriver(Driver):
                 pass
 
     def interrupt(self, signum: int, now: float) -> None:
+        if self._reaching is not None:
+            self.finished, self.signum = True, signum
+            self._error = self._error or self._reaching.interrupted(signum)
+            return
         self._look_into_failure(now, at_once=True)
         self._signals += 1
         name = signal_name(signum)
@@ -177,6 +218,9 @@ class FixedDriver(Driver):
             self.narrate(f"{name} received, forwarded to all ranks")
 
     def settle(self, now: float) -> None:
+        if self._reaching is not None and self._reaching.settled(now) and self._error is None:
+            self._error = self._reaching.failure()
+            self.finished = self._error is not None
         self._look_into_failure(now, at_once=False)
         if self._has_cause() and not self._explained and now >= self._ended_at + _PATIENCE_S:
             self._explained = True
@@ -184,6 +228,8 @@ class FixedDriver(Driver):
 
     def due(self, now: float) -> float:
         due = [] if self._has_cause() else self._causes.due(self._not_ended, now)
+        if self._reaching is not None:
+            due.append(self._reaching.deadline)
         if self._has_cause() and not self._explained:
             due.append(self._ended_at + _PATIENCE_S)
         return min(due, default=math.inf)
