@@ -30,7 +30,7 @@ from horovod.launch.calls.pickles import pack
 from horovod.launch.calls.plain import pack_plain, unpack_error, unpack_plain
 from horovod.launch.contracts.events import Event, Exited, Finished, HostLost, Refused, Started
 from horovod.launch.contracts.fleet import Request
-from horovod.launch.external.messages import Report, understood
+from horovod.launch.external.messages import RankEnd, understood
 from horovod.launch.launchers.closed_fleet import ClosedAgentFleet
 from horovod.launch.output import streams as output_module
 from horovod.launch.output.console import Console
@@ -274,7 +274,7 @@ def test_a_result_that_cannot_be_made_again_here_is_told_with_its_rank(
 def test_a_report_that_is_none_is_told_as_that() -> None:
     for value in (None, {}, {"exit_code": "1"}, {"exit_code": 1, "tail": 3}, {"exit_code": True}):
         with pytest.raises(LaunchError, match="What rank 1 told through the store makes no sense"):
-            understood(Report, value, "rank 1")
+            understood(RankEnd, value, "rank 1")
 
 
 def test_a_number_of_a_rank_that_is_none_is_told() -> None:

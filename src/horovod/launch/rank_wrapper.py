@@ -44,9 +44,9 @@ from horovod.launch.external.key import find_key, name_on
 from horovod.launch.external.messages import (
     CALL,
     RESULT,
-    Arrival,
-    Place,
-    Report,
+    RankArrival,
+    RankEnd,
+    RankPlace,
     fetch,
     leave,
     said,
@@ -270,24 +270,24 @@ def _start_timeout_s(environ: Mapping[str, str]) -> float:
     return start_timeout_s({}, environ)
 
 
-def _place(client: StoreClient, rank: int, size: int, timeout_s: float) -> Place:
+def _place(client: StoreClient, rank: int, size: int, timeout_s: float) -> RankPlace:
     client.watch(messages.JOB, rank, socket.gethostname())
-    here = Arrival(socket.gethostname(), size)
+    here = RankArrival(socket.gethostname(), size)
     first, other = client.compare_and_set(f"{messages.ARRIVED}{rank}", None, said(here))
     if not first:
-        host = understood(Arrival, other, f"another process of rank {rank}").host
+        host = understood(RankArrival, other, f"another process of rank {rank}").host
         raise LaunchError(f"There are two processes of rank {rank}, on {host} and {here.host}.")
-    return understood(Place, client.get(f"{messages.PLACE}{rank}", timeout_s), "the launching process")
+    return understood(RankPlace, client.get(f"{messages.PLACE}{rank}", timeout_s), "the launching process")
 
 
 def _run(
     client: StoreClient,
-    place: Place,
+    place: RankPlace,
     command: tuple[str, ...],
     environ: Mapping[str, str],
     signals: _FirstSignal,
     console: Console,
-) -> Report:
+) -> RankEnd:
     slot = place.slot
     environment = dict(environ)
     threads = compute_threads(environ, slot.local_size, usable_cores()[0])
@@ -360,10 +360,10 @@ def _piece(client: StoreClient, number: int) -> bytes:
             continue  # nothing was typed
 
 
-def _how_it_ended(outcome: Outcome, command: tuple[str, ...], host: str, tail: Sequence[str]) -> Report:
+def _how_it_ended(outcome: Outcome, command: tuple[str, ...], host: str, tail: Sequence[str]) -> RankEnd:
     if outcome.refused is not None:
         refusal = command_not_started(outcome.refused, command[0], host)
-        return Report(refusal.exit_code, str(refusal), refused=True)
+        return RankEnd(refusal.exit_code, str(refusal), refused=True)
     exit_code, text, because = 0, "", None
     if outcome.failure is not None:
         assert outcome.failure.exit_code is not None  # there is no other rank to name
@@ -374,10 +374,10 @@ def _how_it_ended(outcome: Outcome, command: tuple[str, ...], host: str, tail: S
         )
     elif outcome.signum is not None:
         exit_code = -outcome.signum
-    return Report(exit_code, text, because, tuple(tail))
+    return RankEnd(exit_code, text, because, tuple(tail))
 
 
-def _report(client: StoreClient, rank: int, report: Report, patience_s: float) -> int:
+def _report(client: StoreClient, rank: int, report: RankEnd, patience_s: float) -> int:
     """Say how it ended. The other launcher may end all ranks when one has failed: so that waits until the
     job is over, or the others have had the time to notice by themselves.
     """

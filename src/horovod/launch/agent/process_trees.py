@@ -15,7 +15,7 @@ import time
 
 from horovod.bootstrap.place.control_groups import is_frozen
 from horovod.bootstrap.place.proc import lines, namespace, stat_of
-from horovod.launch.agent.processes import NEVER, Ending, descendants
+from horovod.launch.agent.processes import NEVER, EndingProcesses, descendants
 from horovod.launch.agent.terms import LINGER_S, MOST_STOPS, STARTER
 
 TYPE_CHECKING = False
@@ -46,7 +46,7 @@ class ProcessTree:
         self.session = pid
         """0 when it is known to be empty: the number may be that of another one then."""
         self.running = pid != 0
-        self.ending = Ending()
+        self.ending = EndingProcesses()
         self.linger_until = 0.0
         """Deadline for what the rank has left behind to end by itself; 0: nothing was found yet."""
         self.due = NEVER if pid else 0.0

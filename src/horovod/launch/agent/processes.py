@@ -139,7 +139,7 @@ def signal_groups(processes: Iterable[Stat], signum: int) -> None:
             pass  # gone, or not ours to signal any more (setuid): `finished` names it
 
 
-class Ending:
+class EndingProcesses:
     """The end of some processes: a signal, then SIGKILL after the grace time, again and again until none is
     left, or until it is plain that nobody can end them.
     """

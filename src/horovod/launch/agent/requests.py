@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from horovod.bootstrap.records import Reader
 
     T = TypeVar("T")
-    Request: TypeAlias = "Plan | Attach | Start | Close | Call | End | Kill | PassOn | Input | Taken | Beat"
+    Request: TypeAlias = (
+        "Plan | Attach | StartRanks | Close | Call | EndRanks | KillRanks | PassOn | Input | Taken | Beat"
+    )
 
 _MOST_NUMBER = (1 << 31) - 1
 _STREAMS = ("stdout", "stderr", "result")
@@ -39,7 +41,7 @@ class Refusal(Exception):
     """A request that cannot be followed; the argument says why."""
 
 
-class Worker(Fields):
+class PlannedRank(Fields):
     """One rank. `streams`: descriptors for what it writes, on the launcher's own host, and there `stdin`: for
     what it reads, -1: nothing. `fed`: on another host, its standard input comes from the launcher.
     """
@@ -69,7 +71,7 @@ class Plan(Fields):
     command: list[bytes]
     environment: dict[bytes, bytes]
     nofile: int
-    workers: list[Worker]
+    workers: list[PlannedRank]
     directory: bytes
     defaults: dict[bytes, bytes]
     silence_s: float
@@ -88,10 +90,10 @@ class Attach(Fields):
     socket: str
 
 
-class Start(Fields):
+class StartRanks(Fields):
     """Further ranks, of an open plan."""
 
-    workers: list[Worker]
+    workers: list[PlannedRank]
 
 
 class Close(Fields):
@@ -104,7 +106,7 @@ class Call(Fields):
     size_bytes: int
 
 
-class End(Fields):
+class EndRanks(Fields):
     """Send all ranks a signal; SIGKILL follows. `ranks`: only these, of an open plan; None: all, and no
     further ones will come.
     """
@@ -113,7 +115,7 @@ class End(Fields):
     ranks: tuple[int, ...] | None = None
 
 
-class Kill(Fields):
+class KillRanks(Fields):
     """SIGKILL for all ranks, now."""
 
 
@@ -170,14 +172,14 @@ def _asked(request: dict[str, Any], remote: bool) -> Request:
     if "attach" in request and remote:
         return Attach(socket=field("attach", _SOCKET))
     if "start" in request and remote:
-        return Start(workers=field("start", _workers(())))
+        return StartRanks(workers=field("start", _workers(())))
     if "end" in request:
         ranks = field("workers", listed(_NUMBER, MOST_RANKS)) if "workers" in request and remote else None
-        return End(signum=field("end", _SIGNAL), ranks=ranks)
+        return EndRanks(signum=field("end", _SIGNAL), ranks=ranks)
     if request.get("close") is True and remote:
         return Close()
     if request.get("kill") is True:
-        return Kill()
+        return KillRanks()
     if "signal" in request:
         return PassOn(signum=field("signal", _SIGNAL))
     if "input" in request and remote:
@@ -200,14 +202,14 @@ def _plan(request: dict[str, Any], remote: bool) -> Plan:
     return plan
 
 
-def _workers(streams: tuple[str, ...]) -> Reader[list[Worker]]:
+def _workers(streams: tuple[str, ...]) -> Reader[list[PlannedRank]]:
     """Read ranks, each with these streams on the launcher's own host; none: they are on another one."""
     own: dict[str, Reader[Any]] = {"rank": _NUMBER, "environment": _environment}
     own.update(dict.fromkeys((*streams, "stdin"), _DESCRIPTOR) if streams else {"fed": truth})
-    each = fields(own, vars(Worker))
+    each = fields(own, vars(PlannedRank))
 
-    def read(value: object) -> list[Worker]:
-        workers = [Worker(**found) for found in listed(each, MOST_RANKS)(value)]
+    def read(value: object) -> list[PlannedRank]:
+        workers = [PlannedRank(**found) for found in listed(each, MOST_RANKS)(value)]
         if len({worker.rank for worker in workers}) != len(workers):
             raise Refusal("a rank is there twice")
         return workers

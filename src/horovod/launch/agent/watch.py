@@ -9,8 +9,19 @@ import time
 
 from horovod.launch.agent.host import asked_for, facts, give_own, ranks_too_many, visible_devices
 from horovod.launch.agent.launcher import Launcher
-from horovod.launch.agent.processes import Ending, descendants, pass_on, spawn, survive
-from horovod.launch.agent.requests import Attach, Close, End, Input, Kill, PassOn, Plan, Refusal, Start, Taken
+from horovod.launch.agent.processes import EndingProcesses, descendants, pass_on, spawn, survive
+from horovod.launch.agent.requests import (
+    Attach,
+    Close,
+    EndRanks,
+    Input,
+    KillRanks,
+    PassOn,
+    Plan,
+    Refusal,
+    StartRanks,
+    Taken,
+)
 from horovod.launch.agent.streams import Feed, Outputs
 from horovod.launch.agent.terms import LINGER_S, MARK, MOST_STOPS, STARTER
 from horovod.launch.agent.words import Words
@@ -19,7 +30,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from horovod.launch.agent.process_trees import ProcessTrees
     from horovod.launch.agent.reconnect_socket import ReconnectSocket
-    from horovod.launch.agent.requests import Request, Worker
+    from horovod.launch.agent.requests import PlannedRank, Request
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NEWS = os.WNOHANG | os.WUNTRACED | os.WCONTINUED  # of children
@@ -47,7 +58,7 @@ class Agent:
         self._feed = Feed(self._launcher, self._poller)
         self._standing: set[int] = set()  # ranks that were told to be stopped
         self._stops: dict[int, int] = {}  # how often
-        self._ending = Ending()  # of everything
+        self._ending = EndingProcesses()  # of everything
         self._linger_until = 0.0
         self._told_to_end = False
         # Another process than the launcher ends this one: then the exit status of the ranks says nothing
@@ -110,7 +121,7 @@ class Agent:
         self._start(plan, plan.workers)
         self._outputs.allow(plan.window)
 
-    def _start(self, plan: Plan, workers: list[Worker]) -> None:
+    def _start(self, plan: Plan, workers: list[PlannedRank]) -> None:
         call = self._launcher.call if self._remote else plan.call
         answers = call >= 0 and not plan.call_is_input
         streams = ("stdout", "stderr", "result") if answers else ("stdout", "stderr")
@@ -136,14 +147,14 @@ class Agent:
                 for end in ends:
                     os.close(end)
 
-    def _start_more(self, request: Start) -> None:
+    def _start_more(self, request: StartRanks) -> None:
         if self._plan is None or self._trees is None or not self._open:
             raise Refusal("further ranks, of a plan that is not open")
         if any(worker.rank in self._trees for worker in request.workers):
             raise Refusal("start: a rank that is there already")
         self._start(self._plan, request.workers)
 
-    def _start_rank(self, plan: Plan, worker: Worker, call: int, ends: list[int]) -> bool:
+    def _start_rank(self, plan: Plan, worker: PlannedRank, call: int, ends: list[int]) -> bool:
         """Start a rank. Returns False if no further one may be started. `ends`: descriptors of its pipes, to
         which more are added.
         """
@@ -368,18 +379,18 @@ class Agent:
                 self._begin(request)
             except OSError as error:  # nothing is left to start them with, or a descriptor is not open
                 raise Refusal(f"the ranks cannot be started: {error.strerror}") from error
-        elif isinstance(request, Start):
+        elif isinstance(request, StartRanks):
             self._start_more(request)
         elif isinstance(request, Attach):
             self._attach(request)
         elif isinstance(request, Close):
             self._open = False
-        elif isinstance(request, End):
+        elif isinstance(request, EndRanks):
             if request.ranks is None:
                 self._end(request.signum)
             elif self._trees is not None:
                 self._trees.end(request.ranks, request.signum)
-        elif isinstance(request, Kill):
+        elif isinstance(request, KillRanks):
             self._kill()
         elif isinstance(request, Input):
             self._feed.put(request.data)

@@ -48,9 +48,9 @@ from horovod.launch.external.key import make_key
 from horovod.launch.external.messages import (
     CALL,
     RESULT,
-    Arrival,
-    Place,
-    Report,
+    RankArrival,
+    RankEnd,
+    RankPlace,
     fetch,
     leave,
     said,
@@ -99,8 +99,8 @@ class ProgramFleet(ClosedFleet):
         self._beats: dict[int, tuple[object, float]] = {}  # of each rank, and when it was new
         self._look_at = 0.0
         self._slots: tuple[Slot, ...] = ()
-        self._reports: dict[int, Report] = {}
-        self._doubtful: dict[int, Report] = {}  # of those that the launcher has ended, not passed on yet
+        self._reports: dict[int, RankEnd] = {}
+        self._doubtful: dict[int, RankEnd] = {}  # of those that the launcher has ended, not passed on yet
         self._doubt_ends = math.inf
         self._failed = False
         self._signals = 0  # that were passed on
@@ -292,11 +292,11 @@ class ProgramFleet(ClosedFleet):
         try:
             if not self._slots:
                 raise LaunchError(f"{who} told how it ended before it was told to start.")
-            report = understood(Report, value, who)
+            report = understood(RankEnd, value, who)
             result = fetch(self._client, f"{RESULT}{rank}/", report.result_parts, who)
             self._output.keep(rank, report.tail, result)
         except LaunchError as error:
-            self._reports[rank] = Report(1)  # nothing more is expected of it
+            self._reports[rank] = RankEnd(1)  # nothing more is expected of it
             self._fail(error)
             return
         self._reports[rank] = report
@@ -380,7 +380,7 @@ class ProgramFleet(ClosedFleet):
         directory = self._job.output_directory
         call_parts = leave(self._client, CALL, self._job.call)
         for slot in self._slots:
-            place = Place(
+            place = RankPlace(
                 slot,
                 silence_s=self._limits.silence_s,
                 patience_s=self._limits.patience_s,
@@ -453,7 +453,9 @@ class ProgramFleet(ClosedFleet):
         except RendezvousError:
             return  # the job has ended, and the store with it
         try:
-            arrivals = [understood(Arrival, book.get(str(rank)), f"rank {rank}") for rank in range(processes)]
+            arrivals = [
+                understood(RankArrival, book.get(str(rank)), f"rank {rank}") for rank in range(processes)
+            ]
         except LaunchError as error:
             self._calls.put(partial(self._fail, error))
             return

@@ -31,7 +31,7 @@ from horovod.launch.placement.hosts import Slot, host_name
 
 __all__ = [
     "ARRIVED",
-    "Arrival",
+    "RankArrival",
     "BEAT",
     "CALL",
     "ENDED",
@@ -42,9 +42,9 @@ __all__ = [
     "OVER",
     "PASSED",
     "PLACE",
-    "Place",
+    "RankPlace",
     "RESULT",
-    "Report",
+    "RankEnd",
     "SIGNAL",
     "TOOK",
     "fetch",
@@ -91,7 +91,7 @@ _ExitCode = Annotated[int, whole(-127, 255)]
 
 
 @dataclass(frozen=True)
-class Arrival:
+class RankArrival:
     """Arrival of a rank. ``size``: of the world, as the rank was told."""
 
     host: _Host
@@ -99,7 +99,7 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """Instructions for one rank: its slot, and how to run its command there."""
 
     slot: Slot
@@ -121,7 +121,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Report:
+class RankEnd:
     """The end of a rank. ``refused``: its command could not be run, and ``text`` says why; ``told``: it had
     learned before that the job is over; ``ended_by_launcher``: a signal to what runs the rank ended it;
     ``result_parts``: of what its function returned.
@@ -137,10 +137,10 @@ class Report:
     result_parts: _Parts = 0
 
 
-T = TypeVar("T", Arrival, Place, Report)
+T = TypeVar("T", RankArrival, RankPlace, RankEnd)
 
 
-def said(value: Arrival | Place | Report) -> dict[str, Any]:
+def said(value: RankArrival | RankPlace | RankEnd) -> dict[str, Any]:
     """As the store carries it."""
     return asdict(value)
 

@@ -28,7 +28,7 @@ from horovod.launch.tasks.messages import Arrival
 
 __all__ = [
     "DEVICES_VARIABLE",
-    "Placement",
+    "TaskPlacement",
     "SparkFleet",
     "TaskFleet",
     "elastic_name",
@@ -59,7 +59,7 @@ class TaskFleet(ClosedAgentFleet):
         self._calls: Mailbox[Callable[[list[Event]], None]] = Mailbox()
         self._timers: list[threading.Timer] = []
         self._arrivals: dict[int, Arrival] = {}  # by index
-        self._placement: Placement | None = None
+        self._placement: TaskPlacement | None = None
         self._behind: dict[str, tuple[Arrival, Slot]] = {}  # by task
         self._awaited: set[str] = set()  # tasks in which no agent has answered
         self._lost_some = False
@@ -352,7 +352,7 @@ def _shortened(why: str) -> str:
 
 
 @dataclass(frozen=True)
-class Placement:
+class TaskPlacement:
     """``tasks`` by rank, and their slots; ``gpus``: of each host, those of all its tasks, in that order."""
 
     tasks: tuple[Arrival, ...]
@@ -360,7 +360,7 @@ class Placement:
     gpus: Mapping[str, tuple[str, ...]]
 
 
-def place_tasks(arrivals: Sequence[Arrival]) -> Placement:
+def place_tasks(arrivals: Sequence[Arrival]) -> TaskPlacement:
     """Ranks host by host, whatever the order of the tasks: the host of task 0 comes first, and on a host the
     order is that of the tasks. Spark deals tasks to hosts in turns.
     """
@@ -372,7 +372,9 @@ def place_tasks(arrivals: Sequence[Arrival]) -> Placement:
     gpus: dict[str, tuple[str, ...]] = {}
     for each, slot in zip(by_rank, slots, strict=True):
         gpus[slot.hostname] = gpus.get(slot.hostname, ()) + each.gpus
-    return Placement(tuple(by_rank), slots, {host: tuple(dict.fromkeys(all_)) for host, all_ in gpus.items()})
+    return TaskPlacement(
+        tuple(by_rank), slots, {host: tuple(dict.fromkeys(all_)) for host, all_ in gpus.items()}
+    )
 
 
 def unique_names(arrivals: Sequence[Arrival]) -> dict[str, str]:
