@@ -27,11 +27,11 @@ from horovod.launch.contracts.events import (
 )
 from horovod.launch.contracts.signals import Signals
 from horovod.launch.course.course import Course
+from horovod.launch.course.failures import raise_for
 from horovod.launch.driver.causes import End
 from horovod.launch.driver.fixed import FixedDriver, Outcome
 from horovod.launch.output.console import Console
 from horovod.launch.placement.hosts import HostSlots, Slot, assign_ranks
-from horovod.launch.supervision.failures import raise_for
 
 
 @pytest.fixture

@@ -37,6 +37,8 @@ from horovod.launch.contracts.fleet import FleetPlan, FleetWorker
 from horovod.launch.contracts.registry import LAUNCHERS
 from horovod.launch.contracts.signals import Signals
 from horovod.launch.course.course import Course
+from horovod.launch.course.failures import command_not_started
+from horovod.launch.course.passing import Passing
 from horovod.launch.driver.fixed import FixedDriver, Outcome
 from horovod.launch.environment import compute_threads, slot_environment, start_timeout_s
 from horovod.launch.external import messages
@@ -56,8 +58,6 @@ from horovod.launch.launchers.local import LocalFleet
 from horovod.launch.output.console import Console
 from horovod.launch.output.streams import Output
 from horovod.launch.run import drained
-from horovod.launch.supervision.failures import command_not_started
-from horovod.launch.supervision.passing import Passing
 
 __all__ = ["main", "rank_and_size"]
 

@@ -22,6 +22,7 @@ from horovod.launch.contracts.job import Job, RankResults
 from horovod.launch.contracts.registry import LAUNCHERS, make_closed_fleet
 from horovod.launch.contracts.signals import Signals
 from horovod.launch.course.course import Course
+from horovod.launch.course.failures import raise_for
 from horovod.launch.driver.actions import Action, Reach, Spoil
 from horovod.launch.driver.fixed import FixedDriver
 from horovod.launch.driver.reaching import Reaching
@@ -38,7 +39,6 @@ from horovod.launch.output.streams import Output
 from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine, store_hosts
 from horovod.launch.standard_input import opened
-from horovod.launch.supervision.failures import raise_for
 
 __all__ = ["drained", "make_store", "observe", "run_job"]
 

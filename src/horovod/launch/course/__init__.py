@@ -1,1 +1,1 @@
-"""Course of a job: the loop that hears what happens, and carries out what the driver decides."""
+"""Course of a job: the loop that carries out what the driver decides, and words about how it ended."""

@@ -14,11 +14,11 @@ from horovod.launch.contracts.errors import JobInterrupted
 from horovod.launch.contracts.events import Event, Exited, Failed, HostLost, PassedOn
 from horovod.launch.contracts.fleet import Processes
 from horovod.launch.contracts.signals import Signals, signal_name
+from horovod.launch.course.passing import Passing
 from horovod.launch.driver.actions import Action, Finish, Kill, Say
 from horovod.launch.driver.driver import Driver
 from horovod.launch.output.console import Console
 from horovod.launch.output.status import Status
-from horovod.launch.supervision.passing import Passing
 
 __all__ = ["Course", "Source"]
 

@@ -24,13 +24,13 @@ from horovod.launch.contracts.events import (
     Stopped,
 )
 from horovod.launch.contracts.signals import signal_name
+from horovod.launch.course.failures import command_not_started
 from horovod.launch.driver.actions import Action, AnnounceEnd, Finish, Forget, Kill, Over, Reach, Start, Widen
 from horovod.launch.driver.causes import heard, lost_by
 from horovod.launch.driver.driver import Driver
 from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.policy import ElasticPolicy
 from horovod.launch.phrases import counted
-from horovod.launch.supervision.failures import command_not_started
 
 __all__ = ["GrowingDriver"]
 

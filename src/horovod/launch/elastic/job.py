@@ -27,6 +27,8 @@ from horovod.launch.contracts.job import Job, RankResults
 from horovod.launch.contracts.registry import LAUNCHERS, make_fleet
 from horovod.launch.contracts.signals import Signals, signal_name
 from horovod.launch.course.course import Course
+from horovod.launch.course.failures import hint_for
+from horovod.launch.course.passing import Passing
 from horovod.launch.driver.actions import (
     Action,
     AnnounceEnd,
@@ -66,8 +68,6 @@ from horovod.launch.output.streams import Output
 from horovod.launch.phrases import counted
 from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.run import drained, make_store, observe
-from horovod.launch.supervision.failures import hint_for
-from horovod.launch.supervision.passing import Passing
 
 __all__ = ["Elastic", "run_elastic_job"]
 

@@ -43,6 +43,8 @@ from horovod.launch.contracts.events import (
 )
 from horovod.launch.contracts.fleet import ClosedFleet, FleetPlan, FleetWorker, Grounds, Request
 from horovod.launch.contracts.signals import signal_name
+from horovod.launch.course.failures import why_unreported
+from horovod.launch.course.passing import listed
 from horovod.launch.external import messages
 from horovod.launch.external.key import make_key
 from horovod.launch.external.messages import (
@@ -61,8 +63,6 @@ from horovod.launch.mailbox import Mailbox
 from horovod.launch.output.streams import Output
 from horovod.launch.placement.addresses import store_hosts
 from horovod.launch.placement.hosts import HostSlots, Slot, named, place_ranks
-from horovod.launch.supervision.failures import why_unreported
-from horovod.launch.supervision.passing import listed
 from horovod.runtime.ending import harmless
 
 __all__ = ["ProgramFleet"]

@@ -13,11 +13,11 @@ from horovod.errors import LaunchError, WorkerFailed
 from horovod.launch.contracts.errors import CommandNotStarted, JobInterrupted, LauncherFailed
 from horovod.launch.contracts.events import HostLost, Refused
 from horovod.launch.contracts.signals import signal_name
+from horovod.launch.course.passing import listed
 from horovod.launch.driver.causes import End, describe_exit
 from horovod.launch.driver.fixed import Outcome
 from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.programs import find_program
-from horovod.launch.supervision.passing import listed
 
 __all__ = ["command_not_started", "hint_for", "raise_for", "why_unreported"]
 

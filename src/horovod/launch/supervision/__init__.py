@@ -1,1 +1,0 @@
-"""Words about a job: why it has failed, and which ranks a signal has reached."""
