@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection
 from horovod.bootstrap.store.membership import Dismissed, Expected, Placed, Report
 from horovod.launch.driver.actions import Doubt, Drop, End, Log, Notify, Over, Reach, Spoil, Start, Tell
 from horovod.launch.elastic.hosts import Hosts
-from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.policy import ElasticPolicy
-from horovod.launch.elastic.rules import Rules
+from horovod.launch.elastic.rules import Phase, Rules
 from horovod.launch.elastic.saved import Saved, packed
 
 __all__ = ["Play", "Worker", "hosts_of"]

@@ -9,8 +9,7 @@ from tests.unit.elastic.play import Play, hosts_of
 
 from horovod.bootstrap.store.membership import Expected, HostUpdateResult, Placed
 from horovod.errors import ConfigError
-from horovod.launch.elastic.phase import Phase
-from horovod.launch.elastic.rules import Rules
+from horovod.launch.elastic.rules import Phase, Rules
 from horovod.wordings import RANKS_FAILED
 
 

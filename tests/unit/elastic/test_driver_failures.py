@@ -6,7 +6,7 @@ import pytest
 from tests.unit.elastic.play import Play, hosts_of
 
 from horovod.bootstrap.store.membership import Leaving, Report
-from horovod.launch.elastic.phase import Phase
+from horovod.launch.elastic.rules import Phase
 from horovod.wordings import too_many_resets
 
 

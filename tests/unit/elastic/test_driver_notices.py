@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.elastic.play import Play, hosts_of
 
 from horovod.bootstrap.store.membership import HostUpdateResult, Leaving
-from horovod.launch.elastic.phase import Phase
+from horovod.launch.elastic.rules import Phase
 
 
 def test_a_worker_that_will_be_taken_away_leaves_at_the_next_commit() -> None:

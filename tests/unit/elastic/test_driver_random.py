@@ -9,7 +9,7 @@ import pytest
 from tests.unit.elastic.play import Play
 
 from horovod.bootstrap.store.membership import Placed
-from horovod.launch.elastic.phase import Phase
+from horovod.launch.elastic.rules import Phase
 
 _SEEDS = int(os.environ.get("FARANDOLE_ELASTIC_HISTORIES", "300"))
 _STEPS = 60

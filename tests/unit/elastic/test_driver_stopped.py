@@ -7,7 +7,7 @@ import math
 import pytest
 from tests.unit.elastic.play import Play
 
-from horovod.launch.elastic.phase import Phase
+from horovod.launch.elastic.rules import Phase
 
 
 def test_a_silent_member_that_others_have_lost_is_killed() -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.unit.elastic.play import Play
 
 from horovod.errors import ConfigError, LaunchError
-from horovod.launch.elastic.phase import Phase
+from horovod.launch.elastic.rules import Phase
 from horovod.launch.elastic.saved import Clock, Saved, Saver, load, packed
 from horovod.version import __version__
 

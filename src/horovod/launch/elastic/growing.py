@@ -28,8 +28,8 @@ from horovod.launch.course.failures import command_not_started
 from horovod.launch.driver.actions import Action, AnnounceEnd, Finish, Forget, Kill, Over, Reach, Start, Widen
 from horovod.launch.driver.causes import heard, lost_by
 from horovod.launch.driver.driver import Driver
-from horovod.launch.elastic.phase import Phase
 from horovod.launch.elastic.policy import ElasticPolicy
+from horovod.launch.elastic.rules import Phase
 from horovod.launch.phrases import counted
 
 __all__ = ["GrowingDriver"]

@@ -16,7 +16,7 @@ from typing import Any
 from horovod.bootstrap.store.membership import HostUpdateResult
 from horovod.errors import InvalidArgumentError
 
-__all__ = ["COOLDOWN_MOST_S", "Hosts", "checked_cooldown", "in_stable_order"]
+__all__ = ["COOLDOWN_MOST_S", "Hosts", "checked_cooldown", "in_stable_order", "named"]
 
 COOLDOWN_MOST_S = 3600.0
 DRAINED_S = 300.0
@@ -206,3 +206,8 @@ class Hosts:
         failures = self._failures[what] = self._failures.get(what, 0) + 1
         grown_s: float = low_s * 2.0 ** min(failures, _MOST_DOUBLINGS) + self.uniform() * low_s
         return max(low_s, min(high_s, grown_s))
+
+
+def named(hosts: Mapping[str, int]) -> str:
+    """Hosts and their slots: ``a:2,b:1``."""
+    return ",".join(f"{name}:{slots}" for name, slots in hosts.items()) or "none"

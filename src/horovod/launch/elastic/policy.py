@@ -21,13 +21,11 @@ from horovod.bootstrap.store.membership import Expected, Leaving, Report, Resume
 from horovod.launch.driver.actions import Action, Over, WorkerEnd
 from horovod.launch.elastic.announcements import Announcements
 from horovod.launch.elastic.failures import Failures
-from horovod.launch.elastic.hosts import Hosts
-from horovod.launch.elastic.phase import ENDS, Phase
-from horovod.launch.elastic.phrases import named
+from horovod.launch.elastic.hosts import Hosts, named
 from horovod.launch.elastic.places import Seat
 from horovod.launch.elastic.progress import Progress
 from horovod.launch.elastic.reaches import Reaches
-from horovod.launch.elastic.rules import Rules
+from horovod.launch.elastic.rules import ENDS, Phase, Rules
 from horovod.launch.elastic.shortage import ONCE, Shortage
 from horovod.launch.elastic.staff import Staff, seats_of
 from horovod.launch.elastic.stillness import Stillness

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from horovod.launch.elastic.phase import Phase
+from horovod.launch.elastic.rules import Phase
 from horovod.launch.elastic.shortage import Shortage
 from horovod.launch.elastic.staff import Staff
 from horovod.launch.elastic.verdict import Judge

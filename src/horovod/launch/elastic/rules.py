@@ -1,14 +1,30 @@
-"""Rules of an elastic job: the size of its world, and how long it is waited for."""
+"""Phases of an elastic job, and its rules: the size of its world, and how long it is waited for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from horovod.config import Config
 from horovod.errors import ConfigError
 from horovod.launch.elastic.hosts import checked_cooldown
 
-__all__ = ["Rules"]
+__all__ = ["ENDS", "Phase", "Rules"]
+
+
+class Phase(Enum):
+    """A phase of an elastic job; its value says what is awaited."""
+
+    SLOTS = "slots for the first world"
+    FIRST = "the workers of the first world"
+    TRAINING = "nothing"
+    RESET = "members of the world that has ended"
+    SHORT = "enough workers for the next world"
+    ENDING = "the end of all workers"
+    OVER = "nothing any more"
+
+
+ENDS = (Phase.ENDING, Phase.OVER)
 
 
 @dataclass(frozen=True)

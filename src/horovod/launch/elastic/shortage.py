@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from horovod.launch.elastic.phrases import named
+from horovod.launch.elastic.hosts import named
 from horovod.launch.elastic.reaches import Reaches
 from horovod.launch.elastic.workers import Workers
 from horovod.launch.phrases import counted

@@ -26,10 +26,9 @@ from horovod.launch.elastic.conversation import Conversation
 from horovod.launch.elastic.discovery import HostDiscovery, Poller
 from horovod.launch.elastic.growing import GrowingDriver
 from horovod.launch.elastic.hosts import Hosts
-from horovod.launch.elastic.phase import ENDS, Phase
 from horovod.launch.elastic.places import places_of
 from horovod.launch.elastic.policy import ElasticPolicy
-from horovod.launch.elastic.rules import Rules
+from horovod.launch.elastic.rules import ENDS, Phase, Rules
 from horovod.launch.mailbox import Mailbox
 from horovod.launch.phrases import counted
 

@@ -12,8 +12,7 @@ from horovod.bootstrap.place.starter import Word
 from horovod.bootstrap.store.membership import Answer, Dismissed, Placed, Report, Six
 from horovod.launch.driver.actions import Action, End, Log, Start, Tell
 from horovod.launch.driver.causes import lost_by
-from horovod.launch.elastic.hosts import Hosts
-from horovod.launch.elastic.phrases import named
+from horovod.launch.elastic.hosts import Hosts, named
 from horovod.launch.elastic.rules import Rules
 
 __all__ = ["END_S", "ON_THE_WAY", "SPEAK_S", "State", "Worker", "Workers", "hosts_of", "ranks_of"]
