@@ -31,10 +31,12 @@ _WEAK = re.compile(r"(What|Which|How|Where|Whether|Who|It|Those|That|Its|Their)\
 _SMALL = 60
 _OF_THE_INTERFACE = frozenset(
     {
+        "BF16Compressor",
         "Backend",  # of collectives, and of estimators
         "Compression",
         "DistributedOptimizer",
         "ElasticSampler",
+        "FP16Compressor",
         "ParquetDataModule",
         "SyncBatchNorm",
         "SyncBatchNormalization",
