@@ -20,7 +20,7 @@ import pytest
 
 from horovod.bootstrap.mesh.connecting import connect
 from horovod.bootstrap.place import launcher_channels, pmi
-from horovod.bootstrap.place.topology import PORT_OF_KEY, Place
+from horovod.bootstrap.place.topology import PORT_OF_KEY, RankPlace
 from horovod.bootstrap.store.client import StoreClient
 from horovod.bootstrap.store.meeting import Meeting, meet
 from horovod.bootstrap.trust import unix
@@ -30,8 +30,10 @@ from horovod.errors import AuthenticationError, ConfigError, RendezvousError
 pytestmark = pytest.mark.timeout(60)
 
 
-def place(rank: int, *channels: str, job: str = "mpirun/7", size: int = 2) -> Place:
-    return Place("mpirun", rank, size, None, None, f"host{rank}", job=job, one_host=True, channels=channels)
+def place(rank: int, *channels: str, job: str = "mpirun/7", size: int = 2) -> RankPlace:
+    return RankPlace(
+        "mpirun", rank, size, None, None, f"host{rank}", job=job, one_host=True, channels=channels
+    )
 
 
 def settings(timeout_s: float = 20.0) -> Config:
@@ -144,9 +146,9 @@ def test_without_pmix_the_file_is_used(tmp_path: Path, monkeypatch: pytest.Monke
 # -- one machine --
 
 
-def like_torchrun(rank: int, job: str = "torchrun/7") -> Place:
+def like_torchrun(rank: int, job: str = "torchrun/7") -> RankPlace:
     """Its variables say that all ranks are on one host."""
-    return Place(
+    return RankPlace(
         "torchrun", rank, 2, None, None, "a", ((unix.NAME_OF_KEY, PORT_OF_KEY),), serves=rank == 0, job=job
     )
 

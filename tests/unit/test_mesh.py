@@ -24,7 +24,7 @@ from horovod.bootstrap.mesh.connecting import connect
 from horovod.bootstrap.mesh.connections import Mesh, NetworkPeer
 from horovod.bootstrap.network import listening as network
 from horovod.bootstrap.place.descriptors import Descriptors
-from horovod.bootstrap.place.topology import Place, Topology
+from horovod.bootstrap.place.topology import RankPlace, Topology
 from horovod.bootstrap.store.client import StoreClient
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.store.table import Cause
@@ -52,8 +52,8 @@ def _no_descriptor_is_left() -> Iterator[None]:
     assert not [t for t in threading.enumerate() if t.name.startswith("ThreadPool")]
 
 
-def place(server: StoreServer, rank: int, size: int) -> Place:
-    return Place("test", rank, size, None, None, "here", server.addresses)
+def place(server: StoreServer, rank: int, size: int) -> RankPlace:
+    return RankPlace("test", rank, size, None, None, "here", server.addresses)
 
 
 def settings(mode: str = "auto", timeout_s: float = 20.0) -> Config:
@@ -211,7 +211,7 @@ def test_segment_is_reserved_sealed_and_of_the_agreed_size(server: StoreServer) 
 
 def test_topology_comes_from_the_launcher_not_from_the_transport(server: StoreServer) -> None:
     places = [
-        Place("t", rank, 2, (0, 1), (rank, 2), host, server.addresses) for rank, host in enumerate("ab")
+        RankPlace("t", rank, 2, (0, 1), (rank, 2), host, server.addresses) for rank, host in enumerate("ab")
     ]
     with ThreadPoolExecutor(2) as pool:
         futures = [pool.submit(connect, p, settings(), KEY, lambda _: SEGMENT_BYTES) for p in places]

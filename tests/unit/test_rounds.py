@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from horovod.bootstrap.place.topology import Place
+from horovod.bootstrap.place.topology import RankPlace
 from horovod.bootstrap.store.client import StoreClient
 from horovod.bootstrap.store.rounds import claim_round
 from horovod.bootstrap.store.server import StoreServer
@@ -14,7 +14,7 @@ from horovod.bootstrap.store.table import Cause
 from horovod.errors import RendezvousError
 
 KEY = bytes(32)
-HERE = Place("test", 1, 2, None, None, "here")
+HERE = RankPlace("test", 1, 2, None, None, "here")
 pytestmark = pytest.mark.timeout(20)
 
 

@@ -4,9 +4,9 @@ import socket
 
 import pytest
 
-from horovod.bootstrap.place.launchers import FAMILIES, meeting_point
+from horovod.bootstrap.place.launchers import LAUNCHERS, meeting_point
 from horovod.bootstrap.place.store_address import read_store, store_environment
-from horovod.bootstrap.place.topology import PORT_OF_KEY, Place, Topology, agree, alone, read_place
+from horovod.bootstrap.place.topology import PORT_OF_KEY, RankPlace, Topology, agree, alone, read_place
 from horovod.bootstrap.trust.unix import NAME_OF_KEY
 from horovod.errors import ConfigError
 
@@ -25,12 +25,14 @@ RANK_1_OF_3 = {
 
 def test_no_launcher_is_a_world_of_one() -> None:
     place = read_place({})
-    assert place == Place("", 0, 1, (0, 1), (0, 1), socket.gethostname())
+    assert place == RankPlace("", 0, 1, (0, 1), (0, 1), socket.gethostname())
     assert alone(place) == Topology(0, 1, 0, 1, 0, 1, True, (socket.gethostname(),))
 
 
 def test_horovodrun_says_everything() -> None:
-    assert read_place(RANK_1_OF_3) == Place("horovodrun", 1, 3, (0, 2), (1, 2), "b", (("10.0.0.1", 1234),))
+    assert read_place(RANK_1_OF_3) == RankPlace(
+        "horovodrun", 1, 3, (0, 2), (1, 2), "b", (("10.0.0.1", 1234),)
+    )
 
 
 SOCKET = {
@@ -101,7 +103,7 @@ OTHERS = {
 
 
 def test_every_launcher_has_an_example() -> None:
-    assert len(OTHERS) + 1 == len(FAMILIES)  # PMIx alone does not tell the size: see below
+    assert len(OTHERS) + 1 == len(LAUNCHERS)  # PMIx alone does not tell the size: see below
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -177,7 +179,7 @@ def test_explicit_address_wins_over_the_derived_one() -> None:
 )
 def test_first_host_of_a_list_of_slurm(nodes: str, first: str) -> None:
     environ = {**OTHERS["srun"], "SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": nodes}
-    meeting = meeting_point(next(family for family in FAMILIES if family.name == "srun"), environ, 2)
+    meeting = meeting_point(next(family for family in LAUNCHERS if family.name == "srun"), environ, 2)
     assert (meeting.host if meeting else "") == first
 
 
@@ -208,8 +210,8 @@ def test_what_is_no_task_of_a_launcher_is_a_world_of_one(environ: dict[str, str]
     assert read_place(environ).size == 1
 
 
-def place(rank: int, host: str, local: tuple[int, int] | None, size: int = 3) -> Place:
-    return Place("horovodrun", rank, size, local, None, host)
+def place(rank: int, host: str, local: tuple[int, int] | None, size: int = 3) -> RankPlace:
+    return RankPlace("horovodrun", rank, size, local, None, host)
 
 
 def test_what_no_launcher_said_is_counted_by_host() -> None:
@@ -221,7 +223,8 @@ def test_what_no_launcher_said_is_counted_by_host() -> None:
 
 def test_what_the_launcher_said_is_what_users_see() -> None:
     places = [
-        Place("horovodrun", r, 2, (0, 1), (r, 2), name) for r, name in enumerate(("localhost", "127.0.0.1"))
+        RankPlace("horovodrun", r, 2, (0, 1), (r, 2), name)
+        for r, name in enumerate(("localhost", "127.0.0.1"))
     ]
     assert agree(1, places) == Topology(1, 2, 0, 1, 1, 2, True, ("localhost", "127.0.0.1"))
 
@@ -310,8 +313,8 @@ def test_half_a_pair_is_an_error_that_names_both(environ: dict[str, str], missin
     assert caught.value.variable == missing
 
 
-def other(rank: int, host: str, local: tuple[int, int] | None, launcher: str = "torchrun") -> Place:
-    return Place(launcher, rank, 4, local, None, host)
+def other(rank: int, host: str, local: tuple[int, int] | None, launcher: str = "torchrun") -> RankPlace:
+    return RankPlace(launcher, rank, 4, local, None, host)
 
 
 def test_local_ranks_of_mpirun_are_counted_in_the_order_of_ranks() -> None:

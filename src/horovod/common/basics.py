@@ -174,7 +174,7 @@ class HorovodBasics:
         from horovod.devices import pin  # only who asks for it pays for it
 
         topology = runtime.topology
-        place = pin.Place(topology.local_rank, topology.local_size, runtime.cores_per_rank)
+        place = pin.HostPlace(topology.local_rank, topology.local_size, runtime.cores_per_rank)
         return pin.pin(place, cores)
 
     # -- capabilities ---------------------------------------------------------------------------------------

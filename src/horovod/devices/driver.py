@@ -3,7 +3,7 @@
 Starting a driver changes the process: it makes threads, and a fork afterwards breaks. So this runs in a
 process of its own: see `horovod.devices.inventory`.
 
-Source: CUDA Driver API Reference; numbers of attributes and statuses are those of ``cuda.h``.
+Source: CUDA CudaDriver API Reference; numbers of attributes and statuses are those of ``cuda.h``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from horovod.devices import mask
 
-__all__ = ["LIBRARY", "Driver", "DriverError", "devices"]
+__all__ = ["LIBRARY", "CudaDriver", "DriverError", "devices"]
 
 LIBRARY = "libcuda.so.1"
 
@@ -39,7 +39,7 @@ class DriverError(Exception):
     """There is no driver or no device; the argument is a sentence without its full stop."""
 
 
-class Driver:
+class CudaDriver:
     """The driver's library, not started.
 
     Raises:
@@ -163,11 +163,11 @@ class Driver:
         return f"{words[0]} ({words[1]})" if len(words) == 2 else words[0]
 
 
-def devices(driver: Driver, environ: Mapping[str, str] = os.environ) -> list[dict[str, Any]]:
+def devices(driver: CudaDriver, environ: Mapping[str, str] = os.environ) -> list[dict[str, Any]]:
     """The facts of all devices, with the numbers of those that each one reaches directly, and by NVLink.
 
     Raises:
-        DriverError: see `Driver.start` and `Driver.device`.
+        DriverError: see `CudaDriver.start` and `CudaDriver.device`.
     """
     everybody = range(driver.start(environ))
     return [

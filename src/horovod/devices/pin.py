@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from horovod.devices import mask
-from horovod.devices.driver import LIBRARY, Driver
+from horovod.devices.driver import LIBRARY, CudaDriver
 from horovod.devices.inventory import Device, Inventory, take_inventory
 from horovod.devices.locality import as_text, bind_threads, core_share
 
-__all__ = ["Pinned", "Place", "pin"]
+__all__ = ["Pinned", "HostPlace", "pin"]
 
 _log = logging.getLogger("horovod")
 
@@ -46,8 +46,8 @@ class Pinned:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Place of a rank on its host. ``cores_per_rank``: of the cores that ranks of the host may use."""
+class HostPlace:
+    """HostPlace of a rank on its host. ``cores_per_rank``: of the cores that ranks of the host may use."""
 
     local_rank: int
     local_size: int
@@ -65,7 +65,7 @@ class _Before:
 _before: _Before | None = None
 
 
-def pin(place: Place, cores: bool | None = None) -> Pinned:
+def pin(place: HostPlace, cores: bool | None = None) -> Pinned:
     """Take the device of this place, and the cores near it.
 
     Args:
@@ -115,7 +115,7 @@ def _restored() -> _Before:
     return _before
 
 
-def _part_of_a_device(inventory: Inventory, place: Place) -> str:
+def _part_of_a_device(inventory: Inventory, place: HostPlace) -> str:
     """Of a mask with several parts of devices (``MIG-...``) a process sees the first one only: so the mask
     has to name this rank's own. Empty if there is nothing to choose.
     """
@@ -172,11 +172,11 @@ def _started() -> bool:
         ctypes.CDLL(LIBRARY, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:
         return False
-    return Driver().started()
+    return CudaDriver().started()
 
 
 def _bind(
-    place: Place, inventory: Inventory, device: Device | None, before: _Before, cores: bool | None
+    place: HostPlace, inventory: Inventory, device: Device | None, before: _Before, cores: bool | None
 ) -> tuple[tuple[int, ...], str]:
     """The cores that this process is bound to, if it is, and the reason."""
     if cores is False:
@@ -191,7 +191,7 @@ def _bind(
     return bound, f"bound to cores {as_text(bound)}"
 
 
-def _near(place: Place, devices: Sequence[Device]) -> list[tuple[int, ...]]:
+def _near(place: HostPlace, devices: Sequence[Device]) -> list[tuple[int, ...]]:
     """By local rank, as `core_share` wants it. Whoever sees one device only does not know where the others
     of its host have theirs.
     """

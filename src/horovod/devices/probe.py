@@ -48,11 +48,11 @@ def _links(nvml: ctypes.CDLL, address: str) -> int | None:
 
 
 def _driver() -> dict[str, Any]:
-    from horovod.devices.driver import Driver, DriverError, devices
+    from horovod.devices.driver import CudaDriver, DriverError, devices
 
     cuda = ""
     try:
-        driver = Driver()
+        driver = CudaDriver()
         cuda = driver.cuda()
         found = devices(driver)
     except DriverError as error:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-__all__ = ["Finding", "Row", "find", "sentence"]
+__all__ = ["Finding", "ReplicaRow", "find", "sentence"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -25,7 +25,7 @@ _STEPS_DIFFER: Final = (
 
 
 @dataclass(frozen=True)
-class Row:
+class ReplicaRow:
     """Report of one rank on its weights.
 
     Attributes:

@@ -23,7 +23,7 @@ import numpy as np
 from horovod.collectives.numpy_frontend import collectives
 from horovod.collectives.ops import Sum
 from horovod.errors import HorovodError, MismatchError, ReplicasDifferError
-from horovod.gradients.replica_report import Finding, Row, find, sentence
+from horovod.gradients.replica_report import Finding, ReplicaRow, find, sentence
 from horovod.gradients.settings import GradientSettings
 from horovod.gradients.variables import own_variable
 from horovod.runtime import lifecycle
@@ -358,7 +358,7 @@ class Replicas:
         runtime = self._runtime
         assert runtime is not None
         members = list(self.process_set.ranks or ())
-        row = Row(
+        row = ReplicaRow(
             steps=self._kept_after,
             broadcast=broadcasts.happened,
             covered=all(weights.covered),

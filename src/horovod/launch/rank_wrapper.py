@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 
 from horovod.bootstrap.place.cores import usable_cores
-from horovod.bootstrap.place.launchers import FAMILIES
+from horovod.bootstrap.place import launchers
 from horovod.bootstrap.place.store_address import read_store
 from horovod.bootstrap.place.topology import checked_rank
 from horovod.bootstrap.store.client import StoreClient
@@ -48,7 +48,7 @@ from horovod.launch.external.messages import (
     RESULT,
     RankArrival,
     RankEnd,
-    RankPlace,
+    RankInstructions,
     fetch,
     leave,
     said,
@@ -76,10 +76,10 @@ def rank_and_size(launcher: str, environ: Mapping[str, str]) -> tuple[int, int]:
     """
     variables = LAUNCHERS[launcher].rank_variables
     for variable in variables:
-        family = next(each for each in FAMILIES if each.rank == variable)
-        size = next((name for name in family.sizes if environ.get(name)), None)
-        if environ.get(family.rank) and size is not None:
-            return checked_rank(environ, family.rank, size)
+        known = next(each for each in launchers.LAUNCHERS if each.rank == variable)
+        size = next((name for name in known.sizes if environ.get(name)), None)
+        if environ.get(known.rank) and size is not None:
+            return checked_rank(environ, known.rank, size)
     wanted = ", ".join(variables)
     raise ConfigError(f"{launcher} has not said which rank this is: none of {wanted} is set with its size.")
 
@@ -270,19 +270,21 @@ def _start_timeout_s(environ: Mapping[str, str]) -> float:
     return start_timeout_s({}, environ)
 
 
-def _place(client: StoreClient, rank: int, size: int, timeout_s: float) -> RankPlace:
+def _place(client: StoreClient, rank: int, size: int, timeout_s: float) -> RankInstructions:
     client.watch(messages.JOB, rank, socket.gethostname())
     here = RankArrival(socket.gethostname(), size)
     first, other = client.compare_and_set(f"{messages.ARRIVED}{rank}", None, said(here))
     if not first:
         host = understood(RankArrival, other, f"another process of rank {rank}").host
         raise LaunchError(f"There are two processes of rank {rank}, on {host} and {here.host}.")
-    return understood(RankPlace, client.get(f"{messages.PLACE}{rank}", timeout_s), "the launching process")
+    return understood(
+        RankInstructions, client.get(f"{messages.PLACE}{rank}", timeout_s), "the launching process"
+    )
 
 
 def _run(
     client: StoreClient,
-    place: RankPlace,
+    place: RankInstructions,
     command: tuple[str, ...],
     environ: Mapping[str, str],
     signals: _FirstSignal,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from horovod.errors import HorovodError, HorovodInternalError, RendezvousError, ShutdownError
 
-__all__ = ["Ending", "chain", "describe", "first_failed", "harmless", "note_endings", "noted", "text_of"]
+__all__ = ["ScriptEnd", "chain", "describe", "first_failed", "harmless", "note_endings", "noted", "text_of"]
 
 _MOST_CHARACTERS = 400
 """Of a text about an exception: it travels in records of 1024 bytes, with what others add to it."""
@@ -28,7 +28,7 @@ _MOST_CHAINED = 16
 
 
 @dataclass(frozen=True)
-class Ending:
+class ScriptEnd:
     """``what`` happened, in one line, to go on after "rank 1 has ended: its script "; ``error`` if that was
     it.
     """
@@ -62,8 +62,8 @@ class _State:
 
     def __init__(self, installed: bool = False) -> None:
         self.installed = installed
-        self.failed: Callable[[Ending], None] = lambda _: None
-        self.of_a_thread: Callable[[Ending], None] = lambda _: None
+        self.failed: Callable[[ScriptEnd], None] = lambda _: None
+        self.of_a_thread: Callable[[ScriptEnd], None] = lambda _: None
         self.error: BaseException | None = None
         self.left = False
         self.status: object = None
@@ -72,7 +72,7 @@ class _State:
 _state = _State()
 
 
-def note_endings(failed: Callable[[Ending], None], of_a_thread: Callable[[Ending], None]) -> None:
+def note_endings(failed: Callable[[ScriptEnd], None], of_a_thread: Callable[[ScriptEnd], None]) -> None:
     """From now on note how the interpreter ends. Existing hooks go on working.
 
     Args:
@@ -94,13 +94,13 @@ def note_endings(failed: Callable[[Ending], None], of_a_thread: Callable[[Ending
         show(kind, error, trace)
         if ends:
             _state.error = error
-            _state.failed(Ending(f"raised {describe(error)}", error))
+            _state.failed(ScriptEnd(f"raised {describe(error)}", error))
 
     def of_thread(arguments: threading.ExceptHookArgs) -> None:
         if arguments.exc_value is not None:
             where = arguments.thread.name if arguments.thread is not None else "a thread"
             what = f"raised {describe(arguments.exc_value)} in thread {harmless(where)}"
-            _state.of_a_thread(Ending(what, arguments.exc_value))
+            _state.of_a_thread(ScriptEnd(what, arguments.exc_value))
         show_of_thread(arguments)
 
     def leave_by_ours(status: object = None, /) -> None:
@@ -115,7 +115,7 @@ def note_endings(failed: Callable[[Ending], None], of_a_thread: Callable[[Ending
         sys.exit = leave_by_ours  # type: ignore[assignment]
 
 
-def noted() -> Ending | None:
+def noted() -> ScriptEnd | None:
     """The failure that ends the interpreter; called while it ends. None: the script came to its end, or ended
     in a way that cannot be seen.
     """
@@ -123,12 +123,12 @@ def noted() -> Ending | None:
     if error is None and _ends_with_script():
         error = getattr(sys, "last_value", None)  # the script has replaced the hook
     if error is not None:
-        return Ending(f"raised {describe(error)}", error)
+        return ScriptEnd(f"raised {describe(error)}", error)
     status = _state.status
     if status is None or status == 0:
         return None
     said = status if isinstance(status, int) else describe_text(str(status))
-    return Ending(f"called sys.exit({said if isinstance(said, int) else repr(said)})")
+    return ScriptEnd(f"called sys.exit({said if isinstance(said, int) else repr(said)})")
 
 
 def describe(error: BaseException) -> str:

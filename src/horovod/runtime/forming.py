@@ -14,7 +14,7 @@ from horovod import backends
 from horovod.bootstrap.mesh.agreement import Sets, agree_on_sets
 from horovod.bootstrap.mesh.connecting import connect
 from horovod.bootstrap.mesh.connections import Mesh
-from horovod.bootstrap.place.topology import Place, Topology, alone
+from horovod.bootstrap.place.topology import RankPlace, Topology, alone
 from horovod.bootstrap.store.meeting import Meeting
 from horovod.bootstrap.trust.signing import ObjectSigner
 from horovod.config import TIMELINE_DYNAMIC, Config
@@ -132,7 +132,7 @@ def _form_alone(
     return Runtime(engine, topology, config, meeting, communicator=communicator)
 
 
-def _backend(config: Config, place: Place, communicator: Any) -> tuple[Any, str] | None:
+def _backend(config: Config, place: RankPlace, communicator: Any) -> tuple[Any, str] | None:
     """The class that moves the bytes, and its name; None: the engine does.
 
     Raises:

@@ -356,7 +356,7 @@ def _say_why() -> None:
         tell(Word(False, end.what, world.because))
 
 
-def _script_failed(end: ending.Ending) -> None:
+def _script_failed(end: ending.ScriptEnd) -> None:
     """An uncaught exception ends the main thread. Takes no lock: a thread that holds it may wait for
     others.
     """
@@ -368,7 +368,7 @@ def _script_failed(end: ending.Ending) -> None:
         tell(Word(False, end.what, ending.first_failed(rank, end.error, None), ends_rank()))
 
 
-def _thread_failed(end: ending.Ending) -> None:
+def _thread_failed(end: ending.ScriptEnd) -> None:
     """A thread has failed. A hook of the script may end the process next, so tell the launcher now."""
     world = _current
     if isinstance(world, Runtime):
@@ -376,7 +376,7 @@ def _thread_failed(end: ending.Ending) -> None:
         tell(Word(True, end.what, cause))
 
 
-def _tell_end(runtime: Runtime, end: ending.Ending | None) -> None:
+def _tell_end(runtime: Runtime, end: ending.ScriptEnd | None) -> None:
     """Tell the launcher why the script ends, and the other ranks too if the failure is this rank's own."""
     failure = runtime.engine.failure()
     cause = ending.first_failed(runtime.topology.rank, end.error if end is not None else None, failure)

@@ -14,7 +14,7 @@ import pytest
 from horovod.common.basics import HorovodBasics
 from horovod.devices import pin
 from horovod.devices.inventory import Device, Inventory
-from horovod.devices.pin import Place
+from horovod.devices.pin import HostPlace
 from horovod.errors import NotInitializedError
 
 LIMIT_S = 60.0
@@ -95,7 +95,7 @@ def test_torch_is_told_and_the_mask_stays(monkeypatch: pytest.MonkeyPatch) -> No
     has(monkeypatch, device(0), device(1))
     torch = Torch(2)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    found = pin.pin(Place(1, 2, 1.0))
+    found = pin.pin(HostPlace(1, 2, 1.0))
     assert (torch.chosen, found.device, found.uuid, found.name) == (1, 1, "GPU-1", "Device 1")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5"
     assert "local rank 1 of 2: device 1 of 2, by torch.cuda.set_device(1)" in found.why
@@ -106,34 +106,34 @@ def test_tensorflow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     tensorflow = TensorFlow(2)
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
     monkeypatch.setitem(sys.modules, "torch", Torch(0))
-    assert pin.pin(Place(1, 2, 1.0)).device == 1
+    assert pin.pin(HostPlace(1, 2, 1.0)).device == 1
     assert tensorflow.chosen == "GPU:1"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5"
 
 
 def test_without_a_framework_the_mask_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     has(monkeypatch, device(0), device(1))
-    found = pin.pin(Place(1, 2, 1.0))
+    found = pin.pin(HostPlace(1, 2, 1.0))
     assert (found.device, found.uuid) == (0, "GPU-1")
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"
     # In another world of this process another place may count.
-    assert pin.pin(Place(0, 2, 1.0)).uuid == "GPU-0"
+    assert pin.pin(HostPlace(0, 2, 1.0)).uuid == "GPU-0"
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4"
 
 
 def test_a_mask_that_nobody_had_set_goes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     has(monkeypatch, device(0), device(1))
-    pin.pin(Place(1, 2, 1.0))
+    pin.pin(HostPlace(1, 2, 1.0))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
     has(monkeypatch)
-    pin.pin(Place(1, 2, 1.0))
+    pin.pin(HostPlace(1, 2, 1.0))
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
 def test_more_ranks_than_devices_share(monkeypatch: pytest.MonkeyPatch) -> None:
     has(monkeypatch, device(0), device(1))
-    assert [pin.pin(Place(rank, 5, 1.0)).uuid for rank in range(5)] == [
+    assert [pin.pin(HostPlace(rank, 5, 1.0)).uuid for rank in range(5)] == [
         "GPU-0", "GPU-1", "GPU-0", "GPU-1", "GPU-0",
     ]  # fmt: skip
 
@@ -141,7 +141,7 @@ def test_more_ranks_than_devices_share(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_rank_takes_a_part_of_a_device_that_its_mask_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b")
     has(monkeypatch, device(0))  # a process sees the first one only
-    assert pin.pin(Place(1, 2, 1.0)).device == 0
+    assert pin.pin(HostPlace(1, 2, 1.0)).device == 0
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "MIG-b"
 
 
@@ -151,7 +151,7 @@ def test_where_cuda_has_started_nothing_changes_and_the_script_is_told(
     has(monkeypatch, device(0), device(1))
     monkeypatch.setattr(pin, "_started", lambda: True)
     monkeypatch.setitem(sys.modules, "tensorflow", TensorFlow(2, in_use=True))
-    found = pin.pin(Place(1, 2, 1.0))
+    found = pin.pin(HostPlace(1, 2, 1.0))
     assert found.device is None
     assert "device 1 of 2 is yours, but CUDA was started before pin() was called" in found.why
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5"
@@ -161,7 +161,7 @@ def test_without_devices_nothing_fails(
     monkeypatch: pytest.MonkeyPatch, own_world: list[tuple[int, ...]]
 ) -> None:
     has(monkeypatch)
-    found = pin.pin(Place(1, 2, len(ALL) / 2))
+    found = pin.pin(HostPlace(1, 2, len(ALL) / 2))
     assert (found.device, found.name, found.cores, own_world) == (None, "", (), [])
     assert found.why.startswith(f"no device: {NONE}; cores are left as they are")
 
@@ -172,11 +172,11 @@ def test_cores_near_the_device_are_divided(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(1000, 1016)))
     low, high = tuple(range(1000, 1008)), tuple(range(1008, 1016))
     has(monkeypatch, device(0, 0, low), device(1, 1, high))
-    found = pin.pin(Place(3, 4, 4.0))
+    found = pin.pin(HostPlace(3, 4, 4.0))
     assert (found.numa_node, found.cores, found.adapters) == (1, (1012, 1013, 1014, 1015), ("mlx5_1",))
     assert own_world == [found.cores]
     assert "bound to cores 1012-1015" in found.why
-    assert pin.pin(Place(3, 4, 4.0), cores=False).cores == ()
+    assert pin.pin(HostPlace(3, 4, 4.0), cores=False).cores == ()
 
 
 def test_cores_of_this_rank_alone_are_kept(
@@ -184,7 +184,7 @@ def test_cores_of_this_rank_alone_are_kept(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(1000, 1004)))
     has(monkeypatch, device(0, 0, (1000, 1001)), device(1, 0, (1000, 1001)))
-    found = pin.pin(Place(1, 4, 4.0), cores=True)
+    found = pin.pin(HostPlace(1, 4, 4.0), cores=True)
     assert (found.cores, own_world) == ((), [])
     assert "cores 1000-1003 are this rank's alone already" in found.why
 
@@ -192,7 +192,7 @@ def test_cores_of_this_rank_alone_are_kept(
 def test_who_sees_one_device_only_takes_all_cores_near_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(1000, 1016)))
     has(monkeypatch, device(0, 1, tuple(range(1008, 1016))))
-    assert pin.pin(Place(3, 4, 4.0)).cores == tuple(range(1008, 1016))
+    assert pin.pin(HostPlace(3, 4, 4.0)).cores == tuple(range(1008, 1016))
 
 
 def test_a_world_is_needed() -> None:
@@ -209,7 +209,7 @@ basics.init()
 {before}
 from horovod.devices import pin
 everybody = os.sched_getaffinity(0)
-place = pin.Place(1, 2, len(everybody) / 2)
+place = pin.HostPlace(1, 2, len(everybody) / 2)
 go = threading.Event()
 seen = []
 thread = threading.Thread(target=lambda: (go.wait(30), seen.append(sorted(os.sched_getaffinity(0)))))

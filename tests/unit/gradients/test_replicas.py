@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from horovod.gradients.replica_report import Finding, Row, find, sentence
+from horovod.gradients.replica_report import Finding, ReplicaRow, find, sentence
 from horovod.gradients.replicas import comes_after
 
 
@@ -23,21 +23,21 @@ def test_comparisons_become_rare() -> None:
     assert any(epochs[63:])  # never none for ever
 
 
-def rows(*given: Row | None) -> Any:
+def rows(*given: ReplicaRow | None) -> Any:
     length = max(row.length for row in given if row is not None)
     return np.stack([np.zeros(length, np.int64) if row is None else row.numbers() for row in given])
 
 
-def row(*prints: int, telling: bool = True, **other: Any) -> Row:
+def row(*prints: int, telling: bool = True, **other: Any) -> ReplicaRow:
     options = {"steps": 4, "broadcast": True, "covered": True, "bypassed": False, **other}
-    return Row(fingerprints=prints, telling=[telling] * len(prints), **options)
+    return ReplicaRow(fingerprints=prints, telling=[telling] * len(prints), **options)
 
 
 NAMES = ["fc.weight", "fc.bias"]
 TOP = 1 << 63
 
 
-def found(*given: Row | None, equal_after: int = 0, joined: bool = False) -> Finding | None:
+def found(*given: ReplicaRow | None, equal_after: int = 0, joined: bool = False) -> Finding | None:
     return find(rows(*given), range(10, 10 + len(given)), NAMES, equal_after=equal_after, joined=joined)
 
 

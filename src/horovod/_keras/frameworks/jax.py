@@ -21,9 +21,10 @@ from jax.experimental import io_callback
 from horovod._keras import moments
 from horovod._keras.frameworks.contract import Branch, Framework
 from horovod.arrays import mpi_ops
+from horovod.arrays.compression import FP16Compressor
 from horovod.collectives.numpy_frontend import collectives
 from horovod.errors import HorovodError, HorovodInternalError, ReplicasDifferError
-from horovod.gradients.compression import CastCompressor, NoneCompressor
+from horovod.gradients.compression import NoneCompressor
 from horovod.gradients.fingerprints import fingerprint
 from horovod.gradients.reduction import (
     PartialReduction,
@@ -48,26 +49,10 @@ __all__ = ["ADAPTER", "Compression", "JaxFramework"]
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
-class _FloatCompressor(CastCompressor):
-    @staticmethod
-    def is_floating(dtype: Any) -> bool:
-        return bool(jnp.issubdtype(dtype, jnp.floating))
-
-    @staticmethod
-    def cast(tensor: Any, dtype: Any) -> Any:
-        return tensor.astype(dtype)
-
-
-class FP16Compressor(_FloatCompressor):
-    """Reduce floating arrays as float16."""
-
-    travels_as = jnp.float16
-
-
-class BF16Compressor(_FloatCompressor):
+class _BF16Compressor(FP16Compressor):
     """Reduce floating arrays as bfloat16: the range of float32 with 8 significant bits."""
 
-    travels_as = jnp.bfloat16
+    travels_as = "bfloat16"
 
 
 class Compression:
@@ -75,7 +60,7 @@ class Compression:
 
     none = NoneCompressor
     fp16 = FP16Compressor
-    bf16 = BF16Compressor
+    bf16 = _BF16Compressor
 
 
 def _traced(value: Any) -> bool:

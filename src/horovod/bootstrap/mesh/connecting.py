@@ -37,7 +37,7 @@ from horovod.bootstrap.network import listening as network
 from horovod.bootstrap.network.groups import Machine, candidate_groups, split
 from horovod.bootstrap.network.routes import Race, Route
 from horovod.bootstrap.place.descriptors import Descriptors, make_room
-from horovod.bootstrap.place.topology import Place, Topology, agree
+from horovod.bootstrap.place.topology import RankPlace, Topology, agree
 from horovod.bootstrap.store.client import StoreClient
 from horovod.bootstrap.store.rounds import Round, claim_round, planned_epoch
 from horovod.bootstrap.store.table import Cause
@@ -83,7 +83,7 @@ def _nothing(topology: Topology, mesh: Mesh) -> None:
 
 
 def connect(
-    place: Place,
+    place: RankPlace,
     config: Config,
     key: bytes,
     segment_bytes: Callable[[int], int],
@@ -127,7 +127,7 @@ class _Bootstrap:
 
     def __init__(
         self,
-        place: Place,
+        place: RankPlace,
         config: Config,
         key: bytes,
         segment_sizes: tuple[Callable[[int], int], Callable[[int], int]],

@@ -12,7 +12,7 @@ from horovod.bootstrap.mesh.agreement import Sets
 from horovod.bootstrap.network import listening as network
 from horovod.bootstrap.network.groups import Machine
 from horovod.bootstrap.place.cores import Share, cores_per_rank, fewest_cores_per_rank, own_share
-from horovod.bootstrap.place.topology import Place
+from horovod.bootstrap.place.topology import RankPlace
 from horovod.config import Config
 
 __all__ = ["cores_of", "own_identity", "place_in", "segment_limit"]
@@ -22,7 +22,12 @@ _PAGE_BYTES = 4096
 
 
 def own_identity(
-    place: Place, config: Config, process_sets: Sets, missing_cipher: str, unix_name: str, store_route: str
+    place: RankPlace,
+    config: Config,
+    process_sets: Sets,
+    missing_cipher: str,
+    unix_name: str,
+    store_route: str,
 ) -> dict[str, Any]:
     """Of this process. ``store_route``: the address of this host by which it reaches the store."""
     boot_id, net_namespace = network.namespace()
@@ -53,13 +58,13 @@ def own_identity(
     }
 
 
-def place_in(rank: int, identity: dict[str, Any]) -> Place:
+def place_in(rank: int, identity: dict[str, Any]) -> RankPlace:
     """The place that rank ``rank`` was given, without the store."""
     said = identity["place"]
     pairs = {
         name: None if said[name] is None else (said[name][0], said[name][1]) for name in ("local", "cross")
     }
-    return Place(said["launcher"], rank, said["size"], pairs["local"], pairs["cross"], said["host"])
+    return RankPlace(said["launcher"], rank, said["size"], pairs["local"], pairs["cross"], said["host"])
 
 
 def cores_of(rank: int, identities: Sequence[dict[str, Any]]) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from horovod.bootstrap.trust import unix
 from horovod.bootstrap.trust.handshake import Purpose, Role
 
 if TYPE_CHECKING:  # a launcher listens, too, and needs none of this
-    from horovod.bootstrap.place.topology import Place
+    from horovod.bootstrap.place.topology import RankPlace
     from horovod.config import Config
 
 __all__ = [
@@ -78,7 +78,7 @@ def namespace() -> tuple[str, int]:
     return proc.boot_id(), proc.namespace("net")
 
 
-def own_hosts(place: Place, config: Config, store_host: str) -> list[str]:
+def own_hosts(place: RankPlace, config: Config, store_host: str) -> list[str]:
     """The addresses of this host that others may know it by: those of ``HOROVOD_GLOO_IFACE``; else loopback
     if the ranks meet where only this host can; else everything that others may reach, the way to the store
     first.

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from horovod.bootstrap.place import pmi, pmix
-from horovod.bootstrap.place.launchers import FAMILIES
+from horovod.bootstrap.place.launchers import LAUNCHERS
 from horovod.bootstrap.trust.secret import read_private, settings_folder, write_private
 from horovod.errors import ConfigError, RendezvousError
 
@@ -134,7 +134,7 @@ def _ask_pmix(environ: Mapping[str, str], timeout_s: float, *words: str) -> str:
 def _library(environ: Mapping[str, str]) -> str:
     """The library that comes with the launcher, else the system's: all versions are compatible."""
     roots = [environ.get("PMIX_PREFIX", ""), environ.get("OPAL_PREFIX", ""), sys.prefix]
-    for starter in (program for family in FAMILIES for program in family.pmix_programs):
+    for starter in (program for launcher in LAUNCHERS for program in launcher.pmix_programs):
         if path := shutil.which(starter, path=environ.get("PATH")):
             roots.insert(2, str(Path(path).resolve().parents[1]))
     for root in filter(None, roots):

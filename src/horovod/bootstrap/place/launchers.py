@@ -4,7 +4,7 @@ An entry only counts when its ``evidence`` is there: variables such as ``RANK`` 
 and those of Slurm are also set in a batch script, which is not a task.
 
 Launchers start each other: mpirun starts its daemons with srun, srun starts torchrun. The one that started
-this process last counts; that is the order of ``FAMILIES``. The variables of the others are those of another
+this process last counts; that is the order of ``LAUNCHERS``. The variables of the others are those of another
 process.
 """
 
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from horovod.bootstrap.trust.unix import NAME_OF_KEY
 
-__all__ = ["FAMILIES", "OWN", "Family", "MeetingPoint", "meeting_point", "present"]
+__all__ = ["LAUNCHERS", "OWN", "LaunchVariables", "MeetingPoint", "meeting_point", "present"]
 
 
 @dataclass(frozen=True)
-class Family:
+class LaunchVariables:
     """The variables of one launcher. Empty = it has none of this kind; of several sizes the first one
     counts, and without any PMIx has to be asked. ``job`` together name the job, on every rank alike; ``head``
     holds the host of rank 0, or a list of hosts as Slurm writes it; ``hosts`` the number of hosts;
@@ -65,7 +65,7 @@ class MeetingPoint:
     job: str
 
 
-OWN = Family(
+OWN = LaunchVariables(
     "horovodrun",
     "HOROVOD_RANK",
     ("HOROVOD_SIZE",),
@@ -77,58 +77,58 @@ OWN = Family(
     hostname="HOROVOD_HOSTNAME",
 )
 
-FAMILIES = (
-    Family(
+LAUNCHERS = (
+    LaunchVariables(
         "torchrun", "RANK", ("WORLD_SIZE",), "LOCAL_RANK", "LOCAL_WORLD_SIZE",
         keeps_locals=True, evidence=("TORCHELASTIC_RUN_ID",),
         job=("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"),
         head="MASTER_ADDR",
     ),
-    Family(
+    LaunchVariables(
         "Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", ("OMPI_COMM_WORLD_SIZE",),
         "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", job=("PMIX_NAMESPACE",),
         pmix_programs=("prterun", "mpirun"),
     ),
-    Family(
+    LaunchVariables(
         "MVAPICH's mpirun", "MV2_COMM_WORLD_RANK", ("MV2_COMM_WORLD_SIZE",),
         "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE",
     ),
-    Family(
+    LaunchVariables(
         "jsrun", "JSM_NAMESPACE_RANK", ("JSM_NAMESPACE_SIZE",),
         "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE", pmix_programs=("jsrun",),
     ),
-    Family(
+    LaunchVariables(
         "Flux", "FLUX_TASK_RANK", ("FLUX_JOB_SIZE",), "FLUX_TASK_LOCAL_ID", job=("FLUX_JOB_ID",),
         hosts="FLUX_JOB_NNODES",
     ),
-    Family(
+    LaunchVariables(
         "MPICH's or Intel's mpirun", "PMI_RANK", ("PMI_SIZE",), "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
         evidence=("MPI_LOCALRANKID",),
     ),
-    Family(
+    LaunchVariables(
         "srun", "SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), "SLURM_LOCALID",
         evidence=("SLURM_STEP_ID", "SLURM_PROCID"),
         job=("SLURM_JOB_ID", "SLURM_STEP_ID"), head="SLURM_STEP_NODELIST", hosts="SLURM_STEP_NUM_NODES",
         hostname="SLURMD_NODENAME",
     ),
-    Family(
+    LaunchVariables(
         "torch.distributed", "RANK", ("WORLD_SIZE",), "LOCAL_RANK", "LOCAL_WORLD_SIZE", keeps_locals=True,
         evidence=("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"), job=("MASTER_ADDR", "MASTER_PORT"),
         head="MASTER_ADDR",
     ),
-    Family("PMI", "PMI_RANK", ("PMI_SIZE",)),
-    Family("PMIx", "PMIX_RANK", (), evidence=("PMIX_RANK", "PMIX_NAMESPACE"), job=("PMIX_NAMESPACE",)),
+    LaunchVariables("PMI", "PMI_RANK", ("PMI_SIZE",)),
+    LaunchVariables("PMIx", "PMIX_RANK", (), evidence=("PMIX_RANK", "PMIX_NAMESPACE"), job=("PMIX_NAMESPACE",)),
 )  # fmt: skip
 
 
-def present(family: Family, environ: Mapping[str, str]) -> bool:
+def present(family: LaunchVariables, environ: Mapping[str, str]) -> bool:
     """Return whether ``family`` started this process, judged by its evidence, else by rank or size."""
     if family.evidence:
         return all(environ.get(name) for name in family.evidence)
     return any(environ.get(name) for name in (family.rank, *family.sizes))
 
 
-def meeting_point(family: Family, environ: Mapping[str, str], size: int) -> MeetingPoint | None:
+def meeting_point(family: LaunchVariables, environ: Mapping[str, str], size: int) -> MeetingPoint | None:
     """Find where the ranks of a job of ``family`` can meet without being told; None if its variables do not
     say.
 

@@ -1,4 +1,4 @@
-"""Place of this process, from its environment, and the topology of all, once they have met."""
+"""RankPlace of this process, from its environment, and the topology of all, once they have met."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from horovod.bootstrap.place.launcher_channels import channels, pmix_job_size
-from horovod.bootstrap.place.launchers import FAMILIES, OWN, Family, meeting_point, present
+from horovod.bootstrap.place.launchers import LAUNCHERS, OWN, LaunchVariables, meeting_point, present
 from horovod.bootstrap.place.store_address import ADDRESS_VARIABLE, PORT_VARIABLE, read_store
 from horovod.errors import ConfigError
 
 __all__ = [
     "PORT_OF_KEY",
-    "Place",
+    "RankPlace",
     "Topology",
     "agree",
     "alone",
@@ -53,8 +53,8 @@ class Topology:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Place of this process as its environment says it.
+class RankPlace:
+    """RankPlace of this process as its environment says it.
 
     Attributes:
         launcher: who started it, for messages; "" if nobody did.
@@ -83,7 +83,7 @@ class Place:
 
 def read_place(
     environ: Mapping[str, str], ask_size: Callable[[Mapping[str, str]], int] = pmix_job_size
-) -> Place:
+) -> RankPlace:
     """Find this process's place in the environment of ``horovodrun``, of another launcher, or of none.
 
     Args:
@@ -96,7 +96,7 @@ def read_place(
             world of one.
     """
     store = read_store(environ)
-    all_present = [each for each in (OWN, *FAMILIES) if present(each, environ)]
+    all_present = [each for each in (OWN, *LAUNCHERS) if present(each, environ)]
     family = all_present[0] if all_present else None
     host = environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
     if family is None:
@@ -105,7 +105,7 @@ def read_place(
                 f"{ADDRESS_VARIABLE} is set, but HOROVOD_RANK and HOROVOD_SIZE are not: set all or none.",
                 variable="HOROVOD_RANK",
             )
-        return Place("", 0, 1, (0, 1), (0, 1), host)
+        return RankPlace("", 0, 1, (0, 1), (0, 1), host)
     if len(all_present) > 1:
         _log.debug("Started by %s; also there: %s", family.name, ", ".join(f.name for f in all_present[1:]))
     host = environ.get(family.hostname) or host
@@ -114,7 +114,7 @@ def read_place(
     cross = _pair(environ, family.cross_rank, family.cross_size)
     if size == 1:
         local = local if family.keeps_locals else None
-        return Place(family.name, rank, size, local or (0, 1), cross or (0, 1), host)
+        return RankPlace(family.name, rank, size, local or (0, 1), cross or (0, 1), host)
     job = ""
     ways: tuple[str, ...] = ()
     if family is not OWN:
@@ -123,7 +123,7 @@ def read_place(
         if not store and meeting is not None:
             store = ((meeting.host, PORT_OF_KEY),)
         ways = () if store else channels(environ, job)
-    place = Place(
+    place = RankPlace(
         family.name,
         rank,
         size,
@@ -141,13 +141,13 @@ def read_place(
     return place
 
 
-def alone(place: Place) -> Topology:
+def alone(place: RankPlace) -> Topology:
     """The topology of a world of one: nobody to ask."""
     local, cross = place.local or (0, 1), place.cross or (0, 1)
     return Topology(0, 1, *local, *cross, homogeneous=True, hosts=(place.host,))
 
 
-def agree(rank: int, places: Sequence[Place], machines: Sequence[str] = ()) -> Topology:
+def agree(rank: int, places: Sequence[RankPlace], machines: Sequence[str] = ()) -> Topology:
     """The topology as rank ``rank`` sees it, from what every rank was told (``places`` by rank).
 
     What no launcher said is counted: ranks are of one host if their hosts have one name (and are one of
@@ -176,7 +176,7 @@ def agree(rank: int, places: Sequence[Place], machines: Sequence[str] = ()) -> T
     return Topology(rank, size, *locals_[rank], *mine, homogeneous=homogeneous, hosts=hosts)
 
 
-def _locals(places: Sequence[Place], where: Sequence[Hashable]) -> list[tuple[int, int]]:
+def _locals(places: Sequence[RankPlace], where: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Local rank and size of every rank; ``where``: equal for ranks of one host."""
     told = [place.local for place in places if place.local is not None]
     if len(told) == len(places):
@@ -216,7 +216,7 @@ def _check_locals(hosts: Sequence[str], locals_: Sequence[tuple[int, int]]) -> N
 
 
 def _rank_and_size(
-    environ: Mapping[str, str], family: Family, ask_size: Callable[[Mapping[str, str]], int]
+    environ: Mapping[str, str], family: LaunchVariables, ask_size: Callable[[Mapping[str, str]], int]
 ) -> tuple[int, int]:
     if not family.sizes:
         rank, size = _number(environ, family.rank), ask_size(environ)
@@ -266,7 +266,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
         raise ConfigError(f"{name}={environ[name]} must be a whole number.", variable=name) from None
 
 
-def no_store(place: Place) -> str:
+def no_store(place: RankPlace) -> str:
     """Message for a rank that is told no place to meet the others: it says what to do."""
     rank, size = place.rank, place.size
     if place.launcher == OWN.name:

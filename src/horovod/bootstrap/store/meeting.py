@@ -21,7 +21,7 @@ from horovod.bootstrap.network.routes import Route
 from horovod.bootstrap.place import launcher_channels
 from horovod.bootstrap.place.addresses import is_number, own_addresses
 from horovod.bootstrap.place.descriptors import make_room
-from horovod.bootstrap.place.topology import PORT_OF_KEY, Place, no_store
+from horovod.bootstrap.place.topology import PORT_OF_KEY, RankPlace, no_store
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.store.serving import serve_store
 from horovod.bootstrap.trust import unix
@@ -50,10 +50,10 @@ _AGAIN_S = 0.2
 class Meeting:
     """``place`` with everything that was found out; ``asked`` without. ``served``: by this process."""
 
-    place: Place
+    place: RankPlace
     key: bytes
     served: StoreServer | None
-    asked: Place
+    asked: RankPlace
     channel: str = ""
 
     def end(self, environ: Mapping[str, str], drain_s: float = 0.0) -> None:
@@ -73,7 +73,7 @@ class Meeting:
             self.served.abandon()
 
 
-def meet(place: Place, config: Config, environ: Mapping[str, str], earlier: Meeting | None) -> Meeting:
+def meet(place: RankPlace, config: Config, environ: Mapping[str, str], earlier: Meeting | None) -> Meeting:
     """Find out where to meet, and serve the store if that is on this rank.
 
     Args:
@@ -126,7 +126,7 @@ def _found(address: tuple[str, int], key: bytes) -> tuple[str, int]:
     return host, port_of(key) if port == PORT_OF_KEY and not unix.is_name(host) else port
 
 
-def _serves(store: StoreServer, place: Place) -> bool:
+def _serves(store: StoreServer, place: RankPlace) -> bool:
     """Return whether ``store`` is the one that ``place`` needs."""
     if not place.store or store.job != place.job:
         return False
@@ -134,7 +134,7 @@ def _serves(store: StoreServer, place: Place) -> bool:
     return store.address == first if unix.is_name(first[0]) else store.address[1] == first[1]
 
 
-def _tell(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
+def _tell(place: RankPlace, config: Config, environ: Mapping[str, str]) -> Meeting:
     """Rank 0: serve the store and tell the others where."""
     name = secrets.token_hex(16)
     job, key = _job(place, name, environ)
@@ -155,7 +155,7 @@ def _tell(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
     return Meeting(_complete(place, served.addresses, job), key, served, place, channel)
 
 
-def _hear(place: Place, config: Config, environ: Mapping[str, str]) -> Meeting:
+def _hear(place: RankPlace, config: Config, environ: Mapping[str, str]) -> Meeting:
     """Other ranks: take the card, and another one if the first is that of a program that has ended."""
     deadline = time.monotonic() + config.init_timeout_s
     while True:
@@ -181,7 +181,7 @@ def _said(addresses: Sequence[tuple[str, int]], name: str) -> str:
     return json.dumps([[list(address) for address in addresses], name])
 
 
-def _not_ours(place: Place, channel: str) -> ConfigError:
+def _not_ours(place: RankPlace, channel: str) -> ConfigError:
     return ConfigError(
         f"Rank {place.rank} on host {place.host} and rank 0 have different keys, or somebody has altered "
         f"what rank 0 told through {channel}. Without {SECRET_VARIABLE} the key is made from a file in the "
@@ -191,7 +191,7 @@ def _not_ours(place: Place, channel: str) -> ConfigError:
     )
 
 
-def _first(place: Place, attempt: Any) -> tuple[str, Any]:
+def _first(place: RankPlace, attempt: Any) -> tuple[str, Any]:
     """The first channel that works, and what it gave."""
     reasons = []
     for channel in place.channels:
@@ -203,12 +203,12 @@ def _first(place: Place, attempt: Any) -> tuple[str, Any]:
     raise ConfigError(f"{no_store(place)} (Tried: {'; '.join(reasons)}.)")
 
 
-def _job(place: Place, name: str, environ: Mapping[str, str]) -> tuple[str, bytes]:
+def _job(place: RankPlace, name: str, environ: Mapping[str, str]) -> tuple[str, bytes]:
     job = f"{place.launcher}/{name}"
     return job, job_key(environ, job)
 
 
-def _complete(place: Place, addresses: Any, job: str) -> Place:
+def _complete(place: RankPlace, addresses: Any, job: str) -> RankPlace:
     return replace(place, store=tuple(addresses), job=job, channels=())
 
 

@@ -17,7 +17,7 @@ from horovod.bootstrap.store.table import Cause
 from horovod.errors import RendezvousError, StoreTimeout
 
 if TYPE_CHECKING:  # a launcher needs the name of the rounds only
-    from horovod.bootstrap.place.topology import Place
+    from horovod.bootstrap.place.topology import RankPlace
     from horovod.bootstrap.store.server import StoreServer
 
 __all__ = [
@@ -79,7 +79,7 @@ def announce_plan(store: StoreServer, number: int, size: int) -> None:
         store.forget(f"{ROUNDS}{_epoch_of(number - 2)}/")  # nobody looks there any more
 
 
-def planned_epoch(store: StoreClient, epoch: str, place: Place) -> str:
+def planned_epoch(store: StoreClient, epoch: str, place: RankPlace) -> str:
     """The epoch of the present plan, if the launcher has dealt out ranks more than once; else ``epoch``.
 
     Raises:
@@ -107,7 +107,7 @@ def _epoch_of(number: int) -> str:
     return "0" if number == 1 else f"{_LATER_PLANS}{number}"
 
 
-def claim_round(store: StoreClient, epoch: str, place: Place, identity: dict[str, Any]) -> Round:
+def claim_round(store: StoreClient, epoch: str, place: RankPlace, identity: dict[str, Any]) -> Round:
     """Join the first open round as ``place.rank`` and leave ``identity`` there.
 
     Raises:
@@ -147,7 +147,7 @@ def _scope(epoch: str, number: int) -> str:
     return f"{ROUNDS}{epoch}/round/{number}/"
 
 
-def _moved(store: StoreClient, epoch: str, place: Place, last: dict[str, Any]) -> bool:
+def _moved(store: StoreClient, epoch: str, place: RankPlace, last: dict[str, Any]) -> bool:
     """Return whether the last owner of this rank has joined a later round as another one: it had come with
     its rank of an earlier world, and has asked for the present one since.
     """
@@ -162,7 +162,12 @@ def _moved(store: StoreClient, epoch: str, place: Place, last: dict[str, Any]) -
 
 
 def _taken(
-    store: StoreClient, epoch: str, number: int, place: Place, other: dict[str, Any], owner: dict[str, Any]
+    store: StoreClient,
+    epoch: str,
+    number: int,
+    place: RankPlace,
+    other: dict[str, Any],
+    owner: dict[str, Any],
 ) -> RendezvousError:
     """The error for both: the other one hears of it if it still waits in that round."""
     text = (

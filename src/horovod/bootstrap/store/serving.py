@@ -5,7 +5,7 @@ from __future__ import annotations
 from horovod.bootstrap.network.routes import Route, resolve
 from horovod.bootstrap.place.addresses import loopback_addresses, own_addresses
 from horovod.bootstrap.place.descriptors import make_room
-from horovod.bootstrap.place.topology import Place
+from horovod.bootstrap.place.topology import RankPlace
 from horovod.bootstrap.store.server import StoreServer
 from horovod.bootstrap.trust import unix
 from horovod.errors import ConfigError
@@ -13,7 +13,7 @@ from horovod.errors import ConfigError
 __all__ = ["serve_store"]
 
 
-def serve_store(place: Place, key: bytes, interfaces: str = "") -> StoreServer:
+def serve_store(place: RankPlace, key: bytes, interfaces: str = "") -> StoreServer:
     """Serve the store at ``place.store``, until the process ends: other ranks may come back to form another
     world.
 
@@ -48,7 +48,7 @@ def serve_store(place: Place, key: bytes, interfaces: str = "") -> StoreServer:
     return server
 
 
-def _hosts(place: Place, interfaces: str) -> list[str]:
+def _hosts(place: RankPlace, interfaces: str) -> list[str]:
     """The addresses to bind: those that the others use. Where this host takes its own name for loopback,
     others do not: then all that they may reach, and loopback for ourselves.
     """

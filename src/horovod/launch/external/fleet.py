@@ -52,7 +52,7 @@ from horovod.launch.external.messages import (
     RESULT,
     RankArrival,
     RankEnd,
-    RankPlace,
+    RankInstructions,
     fetch,
     leave,
     said,
@@ -380,7 +380,7 @@ class ProgramFleet(ClosedFleet):
         directory = self._job.output_directory
         call_parts = leave(self._client, CALL, self._job.call)
         for slot in self._slots:
-            place = RankPlace(
+            place = RankInstructions(
                 slot,
                 silence_s=self._limits.silence_s,
                 patience_s=self._limits.patience_s,

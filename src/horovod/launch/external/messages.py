@@ -42,7 +42,7 @@ __all__ = [
     "OVER",
     "PASSED",
     "PLACE",
-    "RankPlace",
+    "RankInstructions",
     "RESULT",
     "RankEnd",
     "SIGNAL",
@@ -99,7 +99,7 @@ class RankArrival:
 
 
 @dataclass(frozen=True)
-class RankPlace:
+class RankInstructions:
     """Instructions for one rank: its slot, and how to run its command there."""
 
     slot: Slot
@@ -137,10 +137,10 @@ class RankEnd:
     result_parts: _Parts = 0
 
 
-T = TypeVar("T", RankArrival, RankPlace, RankEnd)
+T = TypeVar("T", RankArrival, RankInstructions, RankEnd)
 
 
-def said(value: RankArrival | RankPlace | RankEnd) -> dict[str, Any]:
+def said(value: RankArrival | RankInstructions | RankEnd) -> dict[str, Any]:
     """As the store carries it."""
     return asdict(value)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from horovod.elastic.state_memory import Loan, StateMemory
-from horovod.torch.elastic.placement import Entry, Placement, place_of
+from horovod.torch.elastic.memory_layout import Entry, MemoryLayout, place_of
 
 __all__ = ["Copies", "Lent", "copied"]
 
@@ -44,11 +44,11 @@ class _Kept:
     def is_writable(self) -> bool:
         return self.memory is None or self.memory.writable()
 
-    def fits(self, placement: Placement) -> bool:
+    def fits(self, placement: MemoryLayout) -> bool:
         """Return whether the memory can hold a copy. That of single tensors can, for those that fit."""
         return self.memory is None or self.entries == placement.entries
 
-    def places(self, placement: Placement) -> dict[Any, torch.Tensor]:
+    def places(self, placement: MemoryLayout) -> dict[Any, torch.Tensor]:
         """Map the place of each tensor with an entry to the view that it is copied to."""
         return {} if self.memory is None else dict(zip(placement.sources, self.views, strict=True))
 
@@ -71,7 +71,7 @@ class Copies:
 
     def prepare(self, value: Any) -> None:
         """Copy `value`, a nest of containers."""
-        placement = Placement(value)
+        placement = MemoryLayout(value)
         self._new = None
         kept = self._source = self._memory_for(placement)
         made = _Pass(into=kept.places(placement)).copy(value, kept.value)
@@ -106,7 +106,7 @@ class Copies:
     def lend(self, value: Any) -> Lent | None:
         """Let others of the host have the last copy. None if it is not known to be equal to `value`, or has
         no memory that can be lent. Call :meth:`settle` when all have it."""
-        placement = Placement(value)
+        placement = MemoryLayout(value)
         memory = self._whole.memory
         if memory is None or not self._is_known(value, placement):
             return None
@@ -123,7 +123,7 @@ class Copies:
         self._new = self._source = None
         if lent is None:
             return
-        placement = Placement(value)
+        placement = MemoryLayout(value)
         if lent[0] != placement.digest:
             return
         memory = StateMemory.borrowed(lent[1])
@@ -140,7 +140,7 @@ class Copies:
         if self._new is not None and self._new.is_borrowed:
             self.adopt()
             return
-        placement = Placement(value)
+        placement = MemoryLayout(value)
         fits = self._whole.entries == placement.entries and (not self._spares or self._equal)
         if fits and (self._is_known(value, placement) or self._whole.is_writable):
             passing = _Pass(self._equal, into=self._whole.places(placement))
@@ -154,7 +154,7 @@ class Copies:
         """A copy of the last copy, for whoever keeps or changes it."""
         return copied(self._whole.value)
 
-    def _memory_for(self, placement: Placement) -> _Kept:
+    def _memory_for(self, placement: MemoryLayout) -> _Kept:
         """The oldest spare that fits and that nobody else has, or new memory. Other spares are let go of."""
         self._spares = [each for each in self._spares if each.is_writable and each.fits(placement)]
         if placement.size >= _LEAST_BYTES:
@@ -166,7 +166,7 @@ class Copies:
                 return _Kept(None, placement.entries, memory, placement.views(memory.content))
         return self._spares[0] if self._spares else _Kept()
 
-    def _is_known(self, value: Any, placement: Placement) -> bool:
+    def _is_known(self, value: Any, placement: MemoryLayout) -> bool:
         """Return whether `value` is known to be equal to the last copy."""
         return self._whole.entries == placement.entries and all(
             _is_equal(self._equal, place_of(tensor), tensor, copy)

@@ -1,4 +1,4 @@
-"""Placement of the tensors of a saved state in one run of memory."""
+"""MemoryLayout of the tensors of a saved state in one run of memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-__all__ = ["Entry", "Placement", "place_of"]
+__all__ = ["Entry", "MemoryLayout", "place_of"]
 
 _LINE = 64  # bytes
 
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
     begin: int
 
 
-class Placement:
+class MemoryLayout:
     """A place for each tensor of a nest of dicts, lists and tuples that is in host memory, without gaps and
     without a history of gradients. Other tensors, and what is no tensor, have none.
 
