@@ -24,8 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from horovod.bootstrap.place.cores import usable_cores
 from horovod.bootstrap.place import launchers
+from horovod.bootstrap.place.cores import usable_cores
 from horovod.bootstrap.place.store_address import read_store
 from horovod.bootstrap.place.topology import checked_rank
 from horovod.bootstrap.store.client import StoreClient

@@ -298,6 +298,28 @@ def test_all_workers_fail(make: Callable[..., Spy]) -> None:
     assert driver.get_results().error_message is None
 
 
+def test_a_job_may_be_over_before_its_start_returns(make: Callable[..., Spy]) -> None:
+    driver = make(FixedHosts({"a": 1}), least=1)
+    job = driver._job
+
+    class Late(threading.Condition):
+        """Wakes the program, which waits for the start, when all is over."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if job._policy is None:
+                return super().wait(timeout)
+            return bool(self.wait_for(job.finished))
+
+        def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+            while not predicate():
+                super().wait(timeout)
+            return True
+
+    job._changed = Late()
+    driver.start(1, lambda slot, events: (0, 1.0))
+    assert driver.get_results().error_message is None
+
+
 @pytest.mark.parametrize("first_reports", [False, True])
 def test_a_success_stops_the_others(
     make: Callable[..., Spy], first_reports: bool, monkeypatch: pytest.MonkeyPatch

@@ -117,7 +117,9 @@ LAUNCHERS = (
         head="MASTER_ADDR",
     ),
     LaunchVariables("PMI", "PMI_RANK", ("PMI_SIZE",)),
-    LaunchVariables("PMIx", "PMIX_RANK", (), evidence=("PMIX_RANK", "PMIX_NAMESPACE"), job=("PMIX_NAMESPACE",)),
+    LaunchVariables(
+        "PMIx", "PMIX_RANK", (), evidence=("PMIX_RANK", "PMIX_NAMESPACE"), job=("PMIX_NAMESPACE",),
+    ),
 )  # fmt: skip
 
 

@@ -159,6 +159,7 @@ class ThreadJob:
         self._asking: set[int] = set()
         """Workers that have reported by `ready`, and wait for an answer."""
         self._told_world: tuple[int, tuple[int, ...]] = (0, ())
+        self._begun = False  # a world was made known
         self._notices: list[tuple[int, int]] = []
         self._news_at = 0
         self._failure = ""
@@ -234,7 +235,8 @@ class ThreadJob:
             self._act()
             while self._policy.phase is Phase.SLOTS:
                 self._changed.wait()  # the driver gives up after a while
-            self._raise_if_over()
+            if not self._begun:  # else it may be over already, and well
+                self._raise_if_over()
 
     def ready(self, host: str, index: int) -> None:
         """The worker in a slot wants to be in the next world. On its own thread this returns when it has its
@@ -420,6 +422,7 @@ class ThreadJob:
             self._told_world = (policy.round, policy.world)
             try:
                 self._assigned(self._world())
+                self._begun = True
             except Exception as error:
                 _log.warning("The world could not be made known.", exc_info=True)
                 policy.stop(f"The world could not be made known: {error}", time.monotonic())
@@ -458,6 +461,7 @@ class ThreadJob:
                 _log.info("%s", text)
             case Over():
                 self._over = action
+                self._shutdown.set()  # whoever waits for the results may ask whether it is over
                 self._asking.clear()
                 self._calls.finish(0)
             case _:
