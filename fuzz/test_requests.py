@@ -17,14 +17,14 @@ from horovod.launch.agent.requests import (
     Beat,
     Call,
     Close,
-    End,
+    EndRanks,
     Intake,
-    Kill,
+    KillRanks,
     Plan,
+    PlannedRank,
     Refusal,
-    Start,
+    StartRanks,
     Taken,
-    Worker,
     understood,
 )
 from horovod.launch.agent.terms import MOST_SILENCE_S, MOST_WINDOW_BYTES
@@ -101,17 +101,17 @@ def check_line(line: bytes, remote: bool) -> None:
         case Call(size_bytes=size_bytes):
             assert remote
             assert 0 < size_bytes < 1 << 63
-        case End(signum=signum, ranks=ranks):
+        case EndRanks(signum=signum, ranks=ranks):
             assert 0 < signum <= 64
             assert ranks is None or remote
             assert all(0 <= rank < 1 << 31 for rank in ranks or [])
-        case Start(workers=workers):
+        case StartRanks(workers=workers):
             assert remote
             check_workers(workers)
         case Taken(size_bytes=size_bytes):
             assert 0 < size_bytes <= MOST_WINDOW_BYTES
         case _:
-            assert isinstance(request, (Kill, Beat)) or (remote and isinstance(request, Close))
+            assert isinstance(request, (KillRanks, Beat)) or (remote and isinstance(request, Close))
 
 
 def check_plan(plan: Plan, remote: bool) -> None:
@@ -131,7 +131,7 @@ def check_plan(plan: Plan, remote: bool) -> None:
         assert plan.window > 0
 
 
-def check_workers(workers: list[Worker]) -> list[int]:
+def check_workers(workers: list[PlannedRank]) -> list[int]:
     ranks = [worker.rank for worker in workers]
     assert sorted(set(ranks)) == sorted(ranks)
     for worker in workers:
@@ -166,7 +166,7 @@ def test_what_comes_after_anything_is_heard_or_was_refused(
             for begin, end in itertools.pairwise(edges):
                 intake.feed(stream[begin:end])
                 heard += intake.requests()
-            assert isinstance(heard[-1], End)
+            assert isinstance(heard[-1], EndRanks)
             assert os.pread(intake.call, CALL_BYTES * 3, 0) == b"\xff" * size_bytes
             return
         assert intake.requests() == []  # nothing that follows counts

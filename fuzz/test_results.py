@@ -22,9 +22,9 @@ from horovod.launch.calls.functions import explain_failure, result_of
 from horovod.launch.calls.pickles import pack
 from horovod.launch.calls.plain import pack_plain, plain_error, unpack_plain
 from horovod.launch.external.messages import (
-    Arrival,
-    Place,
-    Report,
+    RankArrival,
+    RankEnd,
+    RankInstructions,
     fetch,
     ranks_in,
     said,
@@ -132,14 +132,14 @@ def repr_of(value: Any) -> str:
 
 SLOT = Slot("b", 1, 2, 0, 1, 1, 2)
 ACCOUNTS: list[Any] = [
-    Arrival("b", 2),
-    Place(SLOT, 5.0, 1.0, 1, False, True, "/out"),
-    Report(-9, "was killed", 0, ("last", "lines"), told=True, ended_by_launcher=True, result_parts=3),
+    RankArrival("b", 2),
+    RankInstructions(SLOT, 5.0, 1.0, 1, False, True, "/out"),
+    RankEnd(-9, "was killed", 0, ("last", "lines"), told=True, ended_by_launcher=True, result_parts=3),
 ]
 
 
 @given(
-    kind=st.sampled_from([Arrival, Place, Report]),
+    kind=st.sampled_from([RankArrival, RankInstructions, RankEnd]),
     value=st.sampled_from(ACCOUNTS).map(said).flatmap(changed) | ANYTHING,
 )
 def test_an_account_is_one_or_nonsense(kind: Any, value: Any) -> None:
@@ -150,10 +150,10 @@ def test_an_account_is_one_or_nonsense(kind: Any, value: Any) -> None:
         return
     assert understood(kind, json.loads(json.dumps(said(account))), "rank 1") == account
     match account:
-        case Arrival(host=host) | Place(slot=Slot(hostname=host)):
+        case RankArrival(host=host) | RankInstructions(slot=Slot(hostname=host)):
             assert host.isprintable()
             assert not host.startswith("-")
-        case Report(exit_code=code, because=because, result_parts=parts):
+        case RankEnd(exit_code=code, because=because, result_parts=parts):
             assert -128 < code < 256
             assert because is None or because >= 0
             assert 0 <= parts <= 4096

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from horovod.bootstrap.place import pmi
 from horovod.bootstrap.place.addresses import join_hosts, split_hosts
-from horovod.bootstrap.place.launchers import FAMILIES, OWN, meeting_point, present
+from horovod.bootstrap.place.launchers import LAUNCHERS, OWN, meeting_point, present
 from horovod.bootstrap.place.topology import read_place
 from horovod.bootstrap.trust.secret import job_key
 from horovod.config import SETTINGS, Config
@@ -47,7 +47,7 @@ texts = st.one_of(
 def family_variables() -> set[str]:
     """Everything that entries for launchers name."""
     found: set[str] = set()
-    for family in (OWN, *FAMILIES):
+    for family in (OWN, *LAUNCHERS):
         for value in dataclasses.asdict(family).values():
             words = [value] if isinstance(value, str) else value if isinstance(value, tuple) else ()
             found.update(word for word in words if isinstance(word, str) and word.isupper())
@@ -122,13 +122,13 @@ def test_the_environment_of_a_launcher(environ: dict[str, str]) -> None:
         assert str(refusal)
         return
     assert 0 <= place.rank < place.size
-    started = any(present(family, environ) for family in (OWN, *FAMILIES))
+    started = any(present(family, environ) for family in (OWN, *LAUNCHERS))
     assert started or place.size == 1
 
 
 @given(environ=environments, size=st.integers(1, 9))
 def test_where_ranks_of_other_launchers_meet(environ: dict[str, str], size: int) -> None:
-    for family in FAMILIES:
+    for family in LAUNCHERS:
         meeting = meeting_point(family, environ, size)
         if meeting is not None:
             assert meeting.host
