@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from horovod._keras.classes import callback_class
 from horovod._keras.frameworks import framework
 from horovod._keras.learning_rate import get_learning_rate, scale_momentum, set_learning_rate
 from horovod._keras.variables import agree, all_variables, averages, broadcast_variables
-from horovod.errors import InvalidArgumentError
+from horovod.errors import InvalidArgumentError, ReplicasDifferError
 from horovod.gradients.replicas import broadcasts
 from horovod.gradients.variables import VariableSet
 from horovod.runtime import lifecycle
@@ -23,6 +24,11 @@ __all__ = [
     "best_model_checkpoint",
     "callback_classes",
 ]
+
+_log = logging.getLogger("horovod")
+
+_ALONE_AFTER: Final = 100
+"""Batches without an exchange after which a rank is taken to train alone, if no epoch ends before."""
 
 _Callback: Any = object  # stands for the base class of Keras, which is added later
 
@@ -53,10 +59,14 @@ class _Impl(_Callback):  # type: ignore[misc]
 
 class BroadcastGlobalVariablesCallbackImpl(_Impl):
     """Overwrites weights and optimizer state of all ranks with those of ``root_rank``, after the first batch:
-    both exist by then. A callback object does it once.
+    both exist by then. A callback object does it once. If the batches that follow exchange nothing with other
+    ranks, rank 0 tells that.
 
     Attributes:
         broadcast_done: whether it has happened.
+
+    Raises (from ``on_batch_end``, ``on_epoch_end``):
+        ReplicasDifferError: nothing was exchanged, and ``HOROVOD_REPLICA_CHECK`` wants an error.
     """
 
     def __init__(self, backend: Any, root_rank: int, device: str = "", *args: Any) -> None:
@@ -65,6 +75,8 @@ class BroadcastGlobalVariablesCallbackImpl(_Impl):
         self.device = device
         self.broadcast_done = False
         self._local = VariableSet()
+        self._carried: int | None = None  # operations up to the broadcast, while it is watched what follows
+        self._batches = 0  # since then
 
     def register_local_var(self, var: Any) -> None:
         """Leave ``var`` alone: every rank keeps its own value."""
@@ -79,6 +91,9 @@ class BroadcastGlobalVariablesCallbackImpl(_Impl):
 
     def on_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         if self.broadcast_done:
+            self._batches += 1
+            if self._batches == _ALONE_AFTER:
+                self._tell_if_alone()
             return
         model = self.model
         if not self.framework.in_session():
@@ -90,6 +105,38 @@ class BroadcastGlobalVariablesCallbackImpl(_Impl):
             self.framework.broadcast_global_variables(self.root_rank)
         self.broadcast_done = True
         broadcasts.settle(self)
+        self._carried = _carried()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if self._batches:
+            self._tell_if_alone()
+
+    def _tell_if_alone(self) -> None:
+        """Tell, once, of an optimizer that is not the wrapped one. Keras makes a plain one of that when it
+        loads a model, and trains without a word.
+        """
+        before, self._carried = self._carried, None
+        if before is None or getattr(self.model.optimizer, "_horovod_settings", None) is not None:
+            return
+        runtime = lifecycle.current()
+        setting = runtime.config.replica_check
+        if setting == "off" or runtime.topology.size == 1 or _carried() != before:
+            return
+        said = (
+            f"Replicas are trained apart: the last {self._batches} batches have exchanged nothing between "
+            "ranks: the optimizer of the model is not the one that hvd.DistributedOptimizer() has returned. "
+            "Pass that one to model.compile(); a saved model comes back with it through hvd.load_model(). "
+            "HOROVOD_REPLICA_CHECK=error makes this an error, off turns the check off."
+        )
+        if setting == "error":
+            raise ReplicasDifferError(said, ranks=range(runtime.topology.size), tensors=())
+        if runtime.topology.rank == 0:
+            _log.warning("%s", said)
+
+
+def _carried() -> int:
+    """Number of operations that this rank has taken part in since ``init``."""
+    return sum(operations for operations, _ in lifecycle.current().engine.paths().values())
 
 
 class MetricAverageCallbackImpl(_Impl):

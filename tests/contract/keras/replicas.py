@@ -70,8 +70,15 @@ def written_on_one_rank() -> Any:
     return fit(model_of(), distributed(), [Write()])
 
 
+def optimizer_not_wrapped() -> Any:
+    optimizer = keras.optimizers.SGD(0.01)
+    hvd.DistributedOptimizer(optimizer)
+    return fit(model_of(), optimizer)
+
+
 DIFFERENT: dict[Callable[[], Any], tuple[str, ...]] = {
     forgotten_broadcast: ("after step 1 rank {last}", "no rank has called hvd.broadcast_variables"),
+    optimizer_not_wrapped: ("the last 2 batches have exchanged nothing", "hvd.load_model"),
     written_on_one_rank: ("in 1 of 4 tensors: ", "last/bias", "equal after step 2", "written outside"),
 }
 for case, words in DIFFERENT.items():
@@ -160,6 +167,29 @@ def weights_of_mixed_precision() -> Any:
         return fit(model_of(), distributed("Adam"))
     finally:
         keras.config.set_dtype_policy("float32")
+
+
+@quiet()
+def a_tape_in_a_step_of_its_own() -> Any:
+    """With a plain optimizer, which exchanges nothing."""
+    if backend() != "tensorflow":
+        return fit(model_of(), distributed())
+    import tensorflow as tf
+
+    import horovod.tensorflow as tensorflow_hvd
+
+    class Own(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, batch: Any) -> Any:
+            x, y = batch
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x, training=True) - y))
+            weights = self.trainable_variables
+            gradients = tensorflow_hvd.DistributedGradientTape(tape).gradient(loss, weights)
+            self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            return {"loss": loss}
+
+    keras.utils.set_random_seed(0)
+    return fit(Own([keras.layers.Input((8,)), keras.layers.Dense(3)]), keras.optimizers.SGD(0.01))
 
 
 @quiet()
