@@ -47,7 +47,7 @@ class Pinned:
 
 @dataclass(frozen=True)
 class HostPlace:
-    """HostPlace of a rank on its host. ``cores_per_rank``: of the cores that ranks of the host may use."""
+    """Place of a rank on its host. ``cores_per_rank``: of the cores that ranks of the host may use."""
 
     local_rank: int
     local_size: int

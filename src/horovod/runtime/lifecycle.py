@@ -19,7 +19,7 @@ from horovod.bootstrap.mesh.agreement import Sets
 from horovod.bootstrap.place.starter import Word, ends_rank, tell
 from horovod.bootstrap.place.topology import Topology, read_place
 from horovod.bootstrap.store.meeting import Meeting, meet
-from horovod.bootstrap.store.membership import Expected, Placed, place_variables
+from horovod.bootstrap.store.membership import Assigned, Expected, place_variables
 from horovod.bootstrap.variables import remarks
 from horovod.config import WARNING_LEVEL, Config
 from horovod.errors import (
@@ -155,7 +155,7 @@ def start(
         if _part is None:
             return _enter(_current, settings, process_sets, environ, core, None)
         answer = _part.enter()
-        if isinstance(answer, Placed):
+        if isinstance(answer, Assigned):
             return _enter_round(_part, answer, settings, process_sets, environ, core)
         runtime = _expected(answer, settings, environ)
         _current = _Awaited(runtime, settings, process_sets, environ, core, _part)
@@ -240,7 +240,7 @@ def _enter(
 
 def _enter_round(
     part: Part,
-    answer: Placed,
+    answer: Assigned,
     settings: Config,
     process_sets: Sets,
     environ: Mapping[str, str],

@@ -16,10 +16,10 @@ from horovod.bootstrap.store.meeting import key_of_store
 from horovod.bootstrap.store.membership import (
     WORKER_VARIABLE,
     Answer,
+    Assigned,
     Dismissed,
     Expected,
     Membership,
-    Placed,
     Report,
     place_variables,
 )
@@ -63,7 +63,7 @@ class Part:
         self._marks: list[tuple[str, float]] = []
         self._report = Report(ready=True)
 
-    def enter(self) -> Placed | Expected:
+    def enter(self) -> Assigned | Expected:
         """Ask for a place; waits until there is one. At the first time only, it may be one to prepare for.
 
         Raises:
@@ -89,10 +89,10 @@ class Part:
             took[phase] = took.get(phase, 0.0) + at - before
         return took
 
-    def ready(self) -> Placed:
+    def ready(self) -> Assigned:
         """This process has all that it needs: wait for its place in the next world. Raises as `enter`."""
         answer = self._ask(self._report._replace(synced=self.synced))
-        if not isinstance(answer, Placed):
+        if not isinstance(answer, Assigned):
             raise RendezvousError("The driver told a process that is ready to prepare itself.")
         return answer
 
@@ -114,12 +114,12 @@ class Part:
         if failure is not None:
             self._report = Report(True, self.round, True, True, str(failure), because)
 
-    def _ask(self, report: Report) -> Placed | Expected:
+    def _ask(self, report: Report) -> Assigned | Expected:
         answer: Answer = self.membership.report(report)
         self.mark("place")
         if isinstance(answer, Dismissed):
             raise SystemExit(0)
-        if isinstance(answer, Placed):
+        if isinstance(answer, Assigned):
             self.round, self.news, self.in_step = answer.round, answer.news, answer.in_step
             self._report = Report(ready=True, round=self.round)
             for name, text in place_variables(answer.place).items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from horovod.bootstrap.store.membership import Dismissed, Expected, Placed, Report
+from horovod.bootstrap.store.membership import Assigned, Dismissed, Expected, Report
 from horovod.launch.driver.actions import Doubt, Drop, End, Log, Notify, Over, Reach, Spoil, Start, Tell
 from horovod.launch.elastic.hosts import Hosts
 from horovod.launch.elastic.policy import ElasticPolicy
@@ -19,7 +19,7 @@ class Worker:
         self.number, self.host, self.index = start.worker, start.host, start.slot
         self.expected = start.place
         self.reports = 0
-        self.answers: list[Placed | Expected | Dismissed] = []
+        self.answers: list[Assigned | Expected | Dismissed] = []
         self.alive = True
         self.asked = False
         """It waits for an answer."""
@@ -31,12 +31,12 @@ class Worker:
 
     @property
     def place(self) -> tuple[int, ...] | None:
-        placed = [answer for answer in self.answers if isinstance(answer, Placed)]
+        placed = [answer for answer in self.answers if isinstance(answer, Assigned)]
         return placed[-1].place if placed else None
 
     @property
     def round(self) -> int:
-        placed = [answer for answer in self.answers if isinstance(answer, Placed)]
+        placed = [answer for answer in self.answers if isinstance(answer, Assigned)]
         return placed[-1].round if placed else 0
 
     @property

@@ -7,7 +7,7 @@ import math
 import pytest
 from tests.unit.elastic.play import Play, hosts_of
 
-from horovod.bootstrap.store.membership import Expected, HostUpdateResult, Placed
+from horovod.bootstrap.store.membership import Assigned, Expected, HostUpdateResult
 from horovod.errors import ConfigError
 from horovod.launch.elastic.rules import Phase, Rules
 from horovod.wordings import RANKS_FAILED
@@ -211,7 +211,7 @@ def test_fewer_slots_remove_the_last_ones() -> None:
 def in_step(play: Play) -> bool:
     """What members of the present world were told."""
     told = {play.workers[number].answers[-1] for number in play.world}
-    (one,) = {answer.in_step for answer in told if isinstance(answer, Placed)}
+    (one,) = {answer.in_step for answer in told if isinstance(answer, Assigned)}
     return one
 
 
@@ -417,7 +417,7 @@ def test_news_have_numbers_that_a_new_world_knows() -> None:
     play.discover(a=1, b=1)
     play.ready(0, 1, 2)
     answer = play.workers[0].answers[-1]
-    assert isinstance(answer, Placed)
+    assert isinstance(answer, Assigned)
     assert answer.news == 1
 
 

@@ -8,7 +8,7 @@ import random
 import pytest
 from tests.unit.elastic.play import Play
 
-from horovod.bootstrap.store.membership import Placed
+from horovod.bootstrap.store.membership import Assigned
 from horovod.launch.elastic.rules import Phase
 
 _SEEDS = int(os.environ.get("FARANDOLE_ELASTIC_HISTORIES", "300"))
@@ -104,8 +104,8 @@ class _History(Play):
         members = [self.workers[number] for number in self.world]
         if self.phase is Phase.TRAINING:
             placed = [w.answers[-1] for w in members if w.alive and w.answers]
-            assert all(isinstance(answer, Placed) for answer in placed)
-            rounds = {answer.round for answer in placed if isinstance(answer, Placed)}
+            assert all(isinstance(answer, Assigned) for answer in placed)
+            rounds = {answer.round for answer in placed if isinstance(answer, Assigned)}
             assert rounds <= {self.driver.round}
             # A newcomer that counts at once is told when it comes.
             places = [

@@ -17,12 +17,12 @@ from horovod.bootstrap.store.membership import (
     WAIT_VARIABLE,
     WORKER_VARIABLE,
     Answer,
+    Assigned,
     Dismissed,
     Expected,
     HostUpdateResult,
     Membership,
     News,
-    Placed,
     Report,
     Six,
     from_json,
@@ -117,7 +117,7 @@ def test_a_long_reason_is_cut() -> None:
     assert len(to_json(Report(True, why="x" * 10**6))["why"]) == 4096
 
 
-@pytest.mark.parametrize("answer", [Placed(2, PLACE, 5, True), Expected(PLACE, 3), Dismissed("no more")])
+@pytest.mark.parametrize("answer", [Assigned(2, PLACE, 5, True), Expected(PLACE, 3), Dismissed("no more")])
 def test_answers_survive_the_way(driver: _Driver, member: Membership, answer: Answer) -> None:
     driver.answers = [answer]
     assert member.report(Report(ready=False)) == answer
@@ -128,9 +128,9 @@ def test_answers_survive_the_way(driver: _Driver, member: Membership, answer: An
     "answer",
     [
         {},
-        {"placed": {"round": 1}},
+        {"assigned": {"round": 1}},
         {"expected": {"place": [1, 2], "round": 0}},
-        {"placed": {"round": 1, "place": [0, 1, 0, 1, 0, "x"], "news": 0}},
+        {"assigned": {"round": 1, "place": [0, 1, 0, 1, 0, "x"], "news": 0}},
         {"dismissed": 3},
         5,
     ],
@@ -186,15 +186,15 @@ def test_a_part_reports_what_has_become_of_its_world(
     put: dict[str, str] = {}
     monkeypatch.setattr("os.putenv", put.__setitem__)
     part = Part(member)
-    driver.answers = [Expected(PLACE, 3), Placed(4, PLACE, 2), Placed(5, PLACE, 3), Placed(6, PLACE, 3)]
+    driver.answers = [Expected(PLACE, 3), Assigned(4, PLACE, 2), Assigned(5, PLACE, 3), Assigned(6, PLACE, 3)]
     assert part.enter() == Expected(PLACE, 3)
-    assert part.ready() == Placed(4, PLACE, 2)
+    assert part.ready() == Assigned(4, PLACE, 2)
     assert (part.round, part.news) == (4, 2)
     assert put["HOROVOD_SIZE"] == "4"
     part.formed()
-    assert part.enter() == Placed(5, PLACE, 3)
+    assert part.enter() == Assigned(5, PLACE, 3)
     part.spoiled(RendezvousError("cut", missing=(2,)))
-    assert part.enter() == Placed(6, PLACE, 3)
+    assert part.enter() == Assigned(6, PLACE, 3)
     reports = [from_json(Report, value) for _, value in driver.said]
     assert reports == [
         Report(ready=False),
@@ -221,18 +221,18 @@ def _again(driver: _Driver) -> Membership:
 
 
 def test_a_second_program_goes_on_counting(driver: _Driver, member: Membership) -> None:
-    driver.answers = [Placed(1, PLACE), Placed(2, PLACE), Placed(3, PLACE)]
-    assert member.report(Report(ready=False)) == Placed(1, PLACE)
-    assert member.report(Report(True)) == Placed(2, PLACE)
+    driver.answers = [Assigned(1, PLACE), Assigned(2, PLACE), Assigned(3, PLACE)]
+    assert member.report(Report(ready=False)) == Assigned(1, PLACE)
+    assert member.report(Report(True)) == Assigned(2, PLACE)
     # The same process, as exec leaves it: an answer to the first program is none to the second one.
-    assert _again(driver).report(Report(ready=False)) == Placed(3, PLACE)
+    assert _again(driver).report(Report(ready=False)) == Assigned(3, PLACE)
     assert [rest for rest, _ in driver.said] == ["7/0", "7/1", "7/2"]
 
 
 def test_only_one_process_is_a_worker(
     driver: _Driver, member: Membership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver.answers = [Placed(1, PLACE), Placed(2, PLACE)]
+    driver.answers = [Assigned(1, PLACE), Assigned(2, PLACE)]
     member.report(Report(ready=False))
     identity = process_identity()
     child = {**identity, "pid": 1 << 22}
@@ -244,7 +244,7 @@ def test_only_one_process_is_a_worker(
     with member.connected() as store:
         store.set("elastic/owner/7", {**identity, "pid": 1 << 22, "host": "b"})  # which has ended
     monkeypatch.undo()
-    assert _again(driver).report(Report(ready=False)) == Placed(2, PLACE)
+    assert _again(driver).report(Report(ready=False)) == Assigned(2, PLACE)
 
 
 def test_a_worker_without_a_driver_is_an_error() -> None:
@@ -264,9 +264,9 @@ def test_a_report_that_waits_is_made_again_to_the_next_driver(caplog: pytest.Log
         first.stop()
         second = StoreServer(KEY, first.address[0], job="j")
         driver = _Driver(second)
-        driver.answers = [Placed(4, PLACE)]
+        driver.answers = [Assigned(4, PLACE)]
         with second:
-            assert answer.result(20.0) == Placed(4, PLACE)
+            assert answer.result(20.0) == Assigned(4, PLACE)
         assert driver.said == [("2/0", to_json(Report(True, round=3, synced=True)))]
     assert "worker 2 on host b waits up to 30 s for another driver (horovodrun --resume)" in caplog.text
     with pytest.raises(ConfigError, match="no number of seconds"):

@@ -1,4 +1,4 @@
-"""RankPlace of this process, from its environment, and the topology of all, once they have met."""
+"""Place of this process, from its environment, and the topology of all, once they have met."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Topology:
 
 @dataclass(frozen=True)
 class RankPlace:
-    """RankPlace of this process as its environment says it.
+    """Place of this process as its environment says it.
 
     Attributes:
         launcher: who started it, for messages; "" if nobody did.

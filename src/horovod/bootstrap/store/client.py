@@ -184,7 +184,7 @@ class StoreClient:
                 f"{self.identity} has lost the store at {self._where}: {ALTERED}"
             ) from error
         except _NONSENSE as error:
-            raise self._nonsense(error) from error
+            raise self._protocol_error(error) from error
 
     def _understood(self, op: str, message: dict[str, Any], operands: dict[str, Any]) -> Any:
         """Return the result in the answer, checked to be of the kind that ``op`` has."""
@@ -197,10 +197,10 @@ class StoreClient:
             if op == "add" and type(result) is not int:
                 raise TypeError("not a number")
         except _NONSENSE as error:
-            raise self._nonsense(error) from error
+            raise self._protocol_error(error) from error
         return result
 
-    def _nonsense(self, error: Exception) -> HorovodInternalError:
+    def _protocol_error(self, error: Exception) -> HorovodInternalError:
         return HorovodInternalError(f"The store at {self._where} sent nonsense: {error!r}")
 
     def _result(self, message: dict[str, Any], operands: dict[str, Any]) -> Any:

@@ -10,8 +10,8 @@ worker w: ``elastic/owner/w`` says which; a child of it is none.
     report  {"ready": false}                        the process has called ``init()`` for the first time
             {"ready": true, "round": r, ...}        it has left world r (0: it was in none) and wants to be in
                                                     the next one; see ``Report``
-    answer  {"placed": {"round": r, "place": [6], "news": n, "in_step": b}}
-                                                    form world r, at this place; see ``Placed``
+    answer  {"assigned": {"round": r, "place": [6], "news": n, "in_step": b}}
+                                                    form world r, at this place; see ``Assigned``
             {"expected": {"place": [6], "round": r}}
                                                     a world is at work: prepare for about this place, then be
                                                     ready
@@ -52,13 +52,13 @@ __all__ = [
     "WAIT_VARIABLE",
     "WORKER_VARIABLE",
     "Answer",
+    "Assigned",
     "Dismissed",
     "Expected",
     "HostUpdateResult",
     "Leaving",
     "Membership",
     "News",
-    "Placed",
     "Report",
     "Resumed",
     "Six",
@@ -152,7 +152,7 @@ class Resumed(NamedTuple):
     took: _Phases
 
 
-class Placed(NamedTuple):
+class Assigned(NamedTuple):
     """Form world ``round`` at this place.
 
     Attributes:
@@ -180,7 +180,7 @@ class Dismissed(NamedTuple):
     why: _Text
 
 
-Answer = Placed | Expected | Dismissed
+Answer = Assigned | Expected | Dismissed
 
 
 class News(NamedTuple):
@@ -191,7 +191,7 @@ class News(NamedTuple):
 
 
 class _Told(NamedTuple):
-    placed: Placed | None = None
+    assigned: Assigned | None = None
     expected: Expected | None = None
     dismissed: Dismissed | None = None
 
@@ -349,7 +349,7 @@ def _await(store: StoreClient, key: str) -> Any:
 def _answer(value: object) -> Answer:
     try:
         told = record(_Told)(value)
-        answer = told.placed or told.expected or told.dismissed
+        answer = told.assigned or told.expected or told.dismissed
         if answer is None:
             raise Malformed("it says nothing")
         return answer

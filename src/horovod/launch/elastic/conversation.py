@@ -17,9 +17,9 @@ from horovod.bootstrap.store.membership import (
     SAID,
     TOLD,
     Answer,
+    Assigned,
     HostUpdateResult,
     Leaving,
-    Placed,
     Report,
     Resumed,
     from_json,
@@ -114,7 +114,7 @@ class Conversation:
     def tell(self, worker: int, number: int, answer: Answer) -> None:
         """Answer a report."""
         self._store.put(told_key(worker, number), to_json(answer))
-        if isinstance(answer, Placed) and answer.round > 2:
+        if isinstance(answer, Assigned) and answer.round > 2:
             self._store.forget(f"{ROUNDS}{answer.round - 2}/")  # nobody looks there any more
 
     def publish(self, kind: int, at: int | None = None) -> int:

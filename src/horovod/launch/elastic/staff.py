@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from horovod.bootstrap.store.membership import Placed, Six
+from horovod.bootstrap.store.membership import Assigned, Six
 from horovod.launch.driver.actions import Action, Start
 from horovod.launch.elastic.places import Seat, places_of
 from horovod.launch.elastic.reaches import Reaches
@@ -124,7 +124,7 @@ class Staff:
         )
         workers.round += 1
         for worker, place in zip(members, places_of(seats_of(members)), strict=True):
-            placed = Placed(workers.round, place, news, in_step)
+            placed = Assigned(workers.round, place, news, in_step)
             if worker.state is State.STARTING:
                 worker.promised = placed
                 workers.start(worker, place)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from horovod.bootstrap.store.membership import Answer, Expected, HostUpdateResult, Placed, Report, Six
+from horovod.bootstrap.store.membership import Answer, Assigned, Expected, HostUpdateResult, Report, Six
 from horovod.bootstrap.store.server import StoreServer
 from horovod.errors import LaunchError
 from horovod.launch.contracts.events import Event, Exited, Finished, Gone, HostFacts, HostReached
@@ -474,7 +474,7 @@ class ThreadJob:
 
     def _answer(self, worker: int, answer: Answer) -> None:
         match answer:
-            case Placed(round_):
+            case Assigned(round_):
                 self._rounds[worker] = round_
             case Expected():  # there is nothing that it could prepare here
                 self._say(worker, Report(ready=True))

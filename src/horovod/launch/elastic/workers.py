@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from horovod.bootstrap.place.starter import Word
-from horovod.bootstrap.store.membership import Answer, Dismissed, Placed, Report, Six
+from horovod.bootstrap.store.membership import Answer, Assigned, Dismissed, Report, Six
 from horovod.launch.driver.actions import Action, End, Log, Start, Tell
 from horovod.launch.driver.causes import lost_by
 from horovod.launch.elastic.hosts import Hosts, named
@@ -62,7 +62,7 @@ class Worker:
     """The rank of its world that it had lost when it ended, as it said."""
     ended_as: int = 0
     """Number of workers that had ended before it."""
-    promised: Placed | None = None
+    promised: Assigned | None = None
     """Place in the world that it was started for, until it has arrived."""
     told_to_end: bool = False
     end_at: float = math.inf

@@ -1,4 +1,4 @@
-"""MemoryLayout of the tensors of a saved state in one run of memory."""
+"""Layout of the tensors of a saved state in one run of memory."""
 
 from __future__ import annotations
 
