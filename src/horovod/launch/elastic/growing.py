@@ -25,7 +25,18 @@ from horovod.launch.contracts.events import (
 )
 from horovod.launch.contracts.signals import signal_name
 from horovod.launch.course.failures import command_not_started
-from horovod.launch.driver.actions import Action, AnnounceEnd, Finish, Forget, Kill, Over, Reach, Start, Widen
+from horovod.launch.driver.actions import (
+    Action,
+    AnnounceEnd,
+    End,
+    Finish,
+    Forget,
+    Kill,
+    Over,
+    Reach,
+    Start,
+    Widen,
+)
 from horovod.launch.driver.causes import heard, lost_by
 from horovod.launch.driver.driver import Driver
 from horovod.launch.elastic.policy import ElasticPolicy
@@ -183,6 +194,8 @@ class GrowingDriver(Driver):
             self.tell(f"SIGINT received: ending {counted(len(self.labels), 'rank')}; a second one kills them")
         self.actions += [AnnounceEnd(tuple(self.hosts_of)), Finish(signum)]
         self.policy.stop(f"{name} ended the job.", now)
+        # A SIGTERM right behind it would end what a rank does about it, as an `except KeyboardInterrupt`.
+        self.actions = [action for action in self.actions if not isinstance(action, End)]
 
     def settle(self, now: float) -> None:
         self.policy.tick(now)
