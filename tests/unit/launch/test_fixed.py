@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,7 @@ from horovod.launch.contracts.events import (
     Started,
     Stopped,
 )
+from horovod.launch.course.passing import Passing
 from horovod.launch.driver.actions import Finish, Kill, Reach, Say, Spoil
 from horovod.launch.driver.causes import End
 from horovod.launch.driver.fixed import FixedDriver, Outcome
@@ -327,3 +330,18 @@ def test_a_random_history_ends_with_one_cause(seed: int) -> None:
     assert sum(cause is not None for cause in causes) <= 1
     assert len(play.ended_with) <= 1
     assert play.ended_with or not (any(cause is not None for cause in causes) or outcome.lost or refused)
+
+
+def test_signal_when_no_rank_is_left_or_was_started_goes_to_none() -> None:
+    told: list[str] = []
+    signals: Any = SimpleNamespace(passing=[signal.SIGUSR1])
+    console: Any = SimpleNamespace(tell=told.append)
+    passing = Passing(signals, console, lambda signum: None)
+    passing.forward(())
+    passing.leave((0,))
+    signals.passing.append(signal.SIGUSR1)
+    passing.forward(())
+    assert told == [
+        "SIGUSR1 goes to no rank: none has been started yet",
+        "SIGUSR1 goes to no rank: all have ended",
+    ]

@@ -40,6 +40,7 @@ class Passing:
         self._pass_on = pass_on
         self._name = name
         self._seen = 0
+        self._ended = False  # a rank, at least
         self._awaited: dict[int, set[int]] = {}  # by signal: of whom nothing has been heard
         self._got: dict[int, list[int]] = {}
         self._without: dict[int, list[int]] = {}
@@ -55,7 +56,8 @@ class Passing:
                 self._awaited.setdefault(signum, set()).update(running)
                 self._pass_on(signum)
             elif signum not in _HARMLESS:
-                self._console.tell(f"{signal_name(signum)} goes to no rank: none has been started yet")
+                why = "all have ended" if self._ended else "none has been started yet"
+                self._console.tell(f"{signal_name(signum)} goes to no rank: {why}")
 
     def hear(self, event: PassedOn) -> None:
         signum = event.signum
@@ -66,6 +68,7 @@ class Passing:
 
     def leave(self, ranks: Collection[int]) -> None:
         """These ranks have ended, or are lost."""
+        self._ended = self._ended or bool(ranks)
         if self._awaited:
             for awaited in self._awaited.values():
                 awaited.difference_update(ranks)
