@@ -221,6 +221,13 @@ def test_signals_end_and_kill() -> None:
     assert play.texts[0] == "SIGINT received: ending 4 ranks; a second one kills them"
 
 
+def test_signal_after_all_ranks_have_ended_names_no_number_of_them() -> None:
+    play = Play("a")
+    play.hear(Exited(0, 0))
+    play.interrupt(signal.SIGINT)
+    assert play.texts == ["SIGINT received: ending what is left of the job; a second one kills it"]
+
+
 def test_a_failure_that_is_looked_into_wins_over_a_signal() -> None:
     play = Play()
     play.hear(*in_world(), Exited(2, 3))

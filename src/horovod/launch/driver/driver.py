@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from horovod.launch.driver.actions import Action, Say
+from horovod.launch.phrases import counted
 
 if TYPE_CHECKING:
     from horovod.launch.contracts.events import Event
@@ -78,6 +79,11 @@ class Driver(ABC):
     def tell(self, text: str) -> None:
         """Tell the user."""
         self.actions.append(Say(text))
+
+    def tell_of_interrupt(self, ranks: int) -> None:
+        """Tell the user that Ctrl-C ends so many ranks."""
+        what, it = (counted(ranks, "rank"), "them") if ranks else ("what is left of the job", "it")
+        self.tell(f"SIGINT received: ending {what}; a second one kills {it}")
 
     def narrate(self, text: str) -> None:
         """Tell the user if he wants to know more."""

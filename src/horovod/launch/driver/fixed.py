@@ -212,8 +212,7 @@ class FixedDriver(Driver):
         else:
             self.signum = signum
             if signum == signal.SIGINT and self._speaks:
-                ranks = counted(len(self._not_ended), "rank")
-                self.tell(f"SIGINT received: ending {ranks}; a second one kills them")
+                self.tell_of_interrupt(len(self._not_ended))
             self._end(signum, now)
             self.narrate(f"{name} received, forwarded to all ranks")
 

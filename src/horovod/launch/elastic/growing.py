@@ -191,7 +191,7 @@ class GrowingDriver(Driver):
             return
         self.signum = signum
         if signum == signal.SIGINT:
-            self.tell(f"SIGINT received: ending {counted(len(self.labels), 'rank')}; a second one kills them")
+            self.tell_of_interrupt(len(self.labels))
         self.actions += [AnnounceEnd(tuple(self.hosts_of)), Finish(signum)]
         self.policy.stop(f"{name} ended the job.", now)
         # A SIGTERM right behind it would end what a rank does about it, as an `except KeyboardInterrupt`.
