@@ -14,7 +14,7 @@ import pytest
 from tests.launch.launching import LIMIT_S, environment, horovodrun
 
 from horovod.bootstrap.place.starter import Word
-from horovod.launch.driver.causes import End, first_cause
+from horovod.launch.driver.causes import RankOutcome, first_cause
 
 SCRIPT = str(Path(__file__).with_name("script_ends.py"))
 
@@ -127,49 +127,51 @@ def test_rank_that_fails_before_anybody_waits_ends_the_job_at_once() -> None:
 @pytest.mark.parametrize(
     ("ends", "first"),
     [
-        ([End(0, 1, "raised", because=1), End(1, 1, "raised ValueError")], 1),
-        ([End(0, 1), End(1, 1, "raised ValueError")], 0),
-        ([End(0, 1, "raised", because=1), End(2, 3), End(1, 1)], 1),
-        ([End(0, 1, "raised", because=1), End(2, -9)], 2),
-        ([End(1, 0), End(0, 1, "raised", because=1)], 1),
-        ([End(1, 0), End(0, 1, "raised", because=1), End(2, 2)], 2),
-        ([End(0, 1, "raised", because=1), End(2, 1, "raised", because=1)], 0),
-        ([End(0, 0), End(1, 0)], None),
+        ([RankOutcome(0, 1, "raised", because=1), RankOutcome(1, 1, "raised ValueError")], 1),
+        ([RankOutcome(0, 1), RankOutcome(1, 1, "raised ValueError")], 0),
+        ([RankOutcome(0, 1, "raised", because=1), RankOutcome(2, 3), RankOutcome(1, 1)], 1),
+        ([RankOutcome(0, 1, "raised", because=1), RankOutcome(2, -9)], 2),
+        ([RankOutcome(1, 0), RankOutcome(0, 1, "raised", because=1)], 1),
+        ([RankOutcome(1, 0), RankOutcome(0, 1, "raised", because=1), RankOutcome(2, 2)], 2),
+        ([RankOutcome(0, 1, "raised", because=1), RankOutcome(2, 1, "raised", because=1)], 0),
+        ([RankOutcome(0, 0), RankOutcome(1, 0)], None),
     ],
 )
-def test_first_cause_is_the_strongest_evidence(ends: list[End], first: int | None) -> None:
+def test_first_cause_is_the_strongest_evidence(ends: list[RankOutcome], first: int | None) -> None:
     found = first_cause(ends)
     assert (found and found.rank) == first
 
 
-LET_DOWN = End(0, 1, "raised PeerLostError: rank 1 on host a is gone", because=1)
+LET_DOWN = RankOutcome(0, 1, "raised PeerLostError: rank 1 on host a is gone", because=1)
 
 
 @pytest.mark.parametrize(
     ("ends", "words", "first"),
     [
         # It has said so itself, but something keeps it from ending.
-        ([LET_DOWN], {1: Word(True, "raised ValueError")}, End(1, None, "raised ValueError")),
+        ([LET_DOWN], {1: Word(True, "raised ValueError")}, RankOutcome(1, None, "raised ValueError")),
         # It stands still, and others say what they know.
-        ([LET_DOWN], {1: Word(True)}, End(1, None, LET_DOWN.text, told_by=0)),
-        ([LET_DOWN], {1: Word(False)}, End(1, None, LET_DOWN.text, told_by=0)),
+        ([LET_DOWN], {1: Word(True)}, RankOutcome(1, None, LET_DOWN.text, told_by=0)),
+        ([LET_DOWN], {1: Word(False)}, RankOutcome(1, None, LET_DOWN.text, told_by=0)),
         # It belongs to somebody else, who knows more.
         ([LET_DOWN], {}, LET_DOWN),
         # It was let down itself; by whom is known as well.
         (
             [LET_DOWN],
             {1: Word(True, "raised", because=2), 2: Word(True, "raised ValueError")},
-            End(2, None, "raised ValueError"),
+            RankOutcome(2, None, "raised ValueError"),
         ),
-        ([LET_DOWN, End(2, 3)], {1: Word(True, "raised", because=2)}, End(2, 3)),
+        ([LET_DOWN, RankOutcome(2, 3)], {1: Word(True, "raised", because=2)}, RankOutcome(2, 3)),
         # Two that blame each other: the one that has ended.
         ([LET_DOWN], {1: Word(True, "raised", because=0)}, LET_DOWN),
         # Who was killed is beyond doubt.
-        ([LET_DOWN, End(2, -9)], {1: Word(True, "raised ValueError")}, End(2, -9)),
-        ([End(0, 0)], {1: Word(True, "raised ValueError")}, None),
+        ([LET_DOWN, RankOutcome(2, -9)], {1: Word(True, "raised ValueError")}, RankOutcome(2, -9)),
+        ([RankOutcome(0, 0)], {1: Word(True, "raised ValueError")}, None),
     ],
 )
-def test_first_cause_need_not_have_ended(ends: list[End], words: dict[int, Word], first: End | None) -> None:
+def test_first_cause_need_not_have_ended(
+    ends: list[RankOutcome], words: dict[int, Word], first: RankOutcome | None
+) -> None:
     assert first_cause(ends, words) == first
 
 

@@ -28,7 +28,7 @@ from horovod.launch.contracts.events import (
 from horovod.launch.contracts.signals import Signals
 from horovod.launch.course.course import Course
 from horovod.launch.course.failures import raise_for
-from horovod.launch.driver.causes import End
+from horovod.launch.driver.causes import RankOutcome
 from horovod.launch.driver.fixed import FixedDriver, Outcome
 from horovod.launch.output.console import Console
 from horovod.launch.placement.hosts import HostSlots, Slot, assign_ranks
@@ -362,7 +362,7 @@ def test_a_stopped_rank_is_ended_when_those_that_have_lost_it_end_well(
     stopped = [Stopped(rank) for rank in range(size) if rank not in ended]
     outcome, signals = _left_alone(size, texts, because, ended, -15, stopped)
     assert signals == [signal.SIGTERM]
-    assert outcome.failure == End(1, None, texts[0], told_by=0, stopped=True)
+    assert outcome.failure == RankOutcome(1, None, texts[0], told_by=0, stopped=True)
     assert outcome.ended == size - 3
     with pytest.raises(WorkerFailed) as caught:
         raise_for(outcome, "python", lambda rank: ())

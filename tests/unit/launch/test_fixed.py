@@ -30,7 +30,7 @@ from horovod.launch.contracts.events import (
 )
 from horovod.launch.course.passing import Passing
 from horovod.launch.driver.actions import Finish, Kill, Reach, Say, Spoil
-from horovod.launch.driver.causes import End
+from horovod.launch.driver.causes import RankOutcome
 from horovod.launch.driver.fixed import FixedDriver, Outcome
 from horovod.launch.driver.reaching import Reaching
 
@@ -146,7 +146,7 @@ def test_ranks_of_a_world_get_their_time_and_the_user_hears_of_it() -> None:
     play.wait(1.0)
     assert play.texts[1] == "waiting for 3 ranks (0, 2, 3) to end; SIGKILL follows 5 s after the first signal"
     outcome = play.outcome()
-    assert (outcome.failure, outcome.ended, outcome.elapsed_s) == (End(1, -11), 3, 0.0)
+    assert (outcome.failure, outcome.ended, outcome.elapsed_s) == (RankOutcome(1, -11), 3, 0.0)
 
 
 def test_a_rank_that_has_just_left_its_world_may_say_why() -> None:
@@ -164,7 +164,7 @@ def test_a_named_rank_that_has_not_ended_is_the_cause_and_brings_its_status_late
     play.wait(3.0)
     assert play.ended_with == [signal.SIGTERM]
     play.hear(Exited(1, 5))
-    assert play.outcome().failure == End(1, 5, "raised ValueError")
+    assert play.outcome().failure == RankOutcome(1, 5, "raised ValueError")
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,10 @@ def test_a_lost_host_is_the_cause_or_comes_besides(
 
 
 @pytest.mark.parametrize(
-    ("news", "cause"), [([Stopped(1)], End(1, None, SILENT, told_by=0, stopped=True)), ([], None)]
+    ("news", "cause"), [([Stopped(1)], RankOutcome(1, None, SILENT, told_by=0, stopped=True)), ([], None)]
 )
 def test_a_stopped_rank_is_ended_when_those_that_have_lost_it_end_well(
-    news: Sequence[Event], cause: End | None
+    news: Sequence[Event], cause: RankOutcome | None
 ) -> None:
     play = Play("ab", patience_s=2.0)
     play.hear(*in_world(2), *news, said(0, SILENT, 1), Exited(0, 0))

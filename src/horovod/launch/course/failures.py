@@ -14,7 +14,7 @@ from horovod.launch.contracts.errors import CommandNotStarted, JobInterrupted, L
 from horovod.launch.contracts.events import HostLost, Refused
 from horovod.launch.contracts.signals import signal_name
 from horovod.launch.course.passing import listed
-from horovod.launch.driver.causes import End, describe_exit
+from horovod.launch.driver.causes import RankOutcome, describe_exit
 from horovod.launch.driver.fixed import Outcome
 from horovod.launch.placement.addresses import names_of_this_machine
 from horovod.launch.programs import find_program
@@ -59,7 +59,7 @@ def raise_for(outcome: Outcome, program: str, tail: Callable[[int], tuple[str, .
 
 
 def _worker_failed(
-    outcome: Outcome, failure: End, program: str, tail: Callable[[int], tuple[str, ...]], stuck: str
+    outcome: Outcome, failure: RankOutcome, program: str, tail: Callable[[int], tuple[str, ...]], stuck: str
 ) -> WorkerFailed:
     host = outcome.hosts[failure.rank]
     sentence = _describe_failure(failure, host, outcome.elapsed_s) + _others_ended(outcome.ended)
@@ -149,7 +149,7 @@ def why_unreported(
     )
 
 
-def _describe_failure(failure: End, host: str, elapsed_s: float) -> str:
+def _describe_failure(failure: RankOutcome, host: str, elapsed_s: float) -> str:
     """Describe what happened to the rank that failed first, without the end of the sentence."""
     if failure.stopped:
         return (

@@ -22,7 +22,7 @@ from horovod.runtime.ending import harmless
 
 __all__ = [
     "Causes",
-    "End",
+    "RankOutcome",
     "Kind",
     "blamed",
     "describe_exit",
@@ -41,7 +41,7 @@ _NO_WORDS: Mapping[int, Word] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class End:
+class RankOutcome:
     """The end of a rank. `exit_code` is negative for a signal, None if the rank has failed and not ended;
     `text` and `because` are its own words, or `text` is that of the rank `told_by`. `stopped`: it is stopped,
     and others have lost it and have ended well nevertheless.
@@ -83,12 +83,12 @@ def lost_by(word: Word) -> int | None:
     return word.because if found and int(found[1]) == word.because else None
 
 
-def blamed(ends: Collection[End]) -> set[int]:
+def blamed(ends: Collection[RankOutcome]) -> set[int]:
     """The ranks that others say they failed because of."""
     return {end.because for end in ends if end.exit_code != 0 and end.because is not None}
 
 
-def kind_of(end: End, named: Collection[int]) -> Kind | None:
+def kind_of(end: RankOutcome, named: Collection[int]) -> Kind | None:
     """Evidence that `end` is the first cause; None if it is no cause. `named`: see `blamed`."""
     if end.exit_code == 0:
         return Kind.ENDED_AND_NAMED if end.rank in named else None
@@ -99,7 +99,7 @@ def kind_of(end: End, named: Collection[int]) -> Kind | None:
     return Kind.FAILED_AND_NAMED if end.rank in named else Kind.FAILED
 
 
-def first_cause(ends: Sequence[End], words: Mapping[int, Word] = _NO_WORDS) -> End | None:
+def first_cause(ends: Sequence[RankOutcome], words: Mapping[int, Word] = _NO_WORDS) -> RankOutcome | None:
     """The end of the rank that failed first, of `ends` in the order in which they were heard; None: none
     failed. `words`: the last one of each rank that has not ended.
     """
@@ -109,11 +109,11 @@ def first_cause(ends: Sequence[End], words: Mapping[int, Word] = _NO_WORDS) -> E
     return known[min(found)[1]] if found else None
 
 
-def _not_ended(ends: Sequence[End], words: Mapping[int, Word]) -> list[End]:
+def _not_ended(ends: Sequence[RankOutcome], words: Mapping[int, Word]) -> list[RankOutcome]:
     """The ranks that others blame and that have not ended, as far as the blame leads from one to the
     next.
     """
-    found: list[End] = []
+    found: list[RankOutcome] = []
     witnesses = [end for end in ends if end.exit_code != 0 and end.because is not None]
     for witness in witnesses:  # grows
         rank = witness.because
@@ -121,9 +121,9 @@ def _not_ended(ends: Sequence[End], words: Mapping[int, Word]) -> list[End]:
             continue
         word = words[rank]
         if word.text:
-            end = End(rank, None, word.text, word.because)
+            end = RankOutcome(rank, None, word.text, word.because)
         else:
-            end = End(rank, None, witness.text, told_by=witness.rank)
+            end = RankOutcome(rank, None, witness.text, told_by=witness.rank)
         found.append(end)
         witnesses.append(end)
     return found
@@ -145,7 +145,7 @@ class Causes:
         self.involved: frozenset[int] = frozenset()
         """The ranks that had not ended before it."""
         self._told = False
-        self._ends: list[End] = []
+        self._ends: list[RankOutcome] = []
         self._words: dict[int, Word] = {}
         self._leaving_until: dict[int, float] = {}
         self._ended_at = 0.0
@@ -168,10 +168,12 @@ class Causes:
     def _word_of(self, rank: int) -> Word:
         return self._words.get(rank, Word(False))
 
-    def end(self, rank: int, exit_code: int, now: float, *, counts: bool) -> End:
+    def end(self, rank: int, exit_code: int, now: float, *, counts: bool) -> RankOutcome:
         """This rank has ended. `counts`: it may be the cause."""
         word = self._word_of(rank)
-        end = End(rank, exit_code, word.text if exit_code else "", word.because if exit_code else None)
+        end = RankOutcome(
+            rank, exit_code, word.text if exit_code else "", word.because if exit_code else None
+        )
         if counts:
             self._ends.append(end)
         self._ended_at = now
@@ -209,7 +211,7 @@ class Causes:
         self._told = self._told or due
         return due
 
-    def stopped(self, not_ended: Collection[int]) -> End | None:
+    def stopped(self, not_ended: Collection[int]) -> RankOutcome | None:
         """If all that have not ended stand still in a world, and others have lost them there and have ended:
         the first of them. Nothing else would end them.
         """
@@ -221,16 +223,16 @@ class Causes:
         if not tellers.keys() >= set(not_ended):
             return None
         rank = min(not_ended)
-        return End(rank, None, self._word_of(tellers[rank]).text, told_by=tellers[rank], stopped=True)
+        return RankOutcome(rank, None, self._word_of(tellers[rank]).text, told_by=tellers[rank], stopped=True)
 
     def stopped_until(self, not_ended: Collection[int]) -> float:
         """Time until which to wait for `stopped` ranks, counted from the last news of them and the others."""
         return max(self._ended_at, *(self._stopped_at[rank] for rank in not_ended)) + self.patience_s
 
-    def first(self, not_ended: Collection[int]) -> End | None:
+    def first(self, not_ended: Collection[int]) -> RankOutcome | None:
         return first_cause(self._ends, {rank: self._word_of(rank) for rank in not_ended})
 
-    def corrects(self, known: End, end: End, ended_at: float, now: float) -> bool:
+    def corrects(self, known: RankOutcome, end: RankOutcome, ended_at: float, now: float) -> bool:
         """True if a rank failed before the `known` first one, for which the others are being ended since
         ``ended_at``. News of different hosts come in any order: a rank that lost its peer may be heard before
         the peer's end. Nobody of us sends SIGKILL so early. Also true if it is the known one, and has ended

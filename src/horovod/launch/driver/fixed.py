@@ -32,7 +32,7 @@ from horovod.launch.contracts.events import (
 )
 from horovod.launch.contracts.signals import signal_name
 from horovod.launch.driver.actions import Finish, Kill, Reach, Spoil
-from horovod.launch.driver.causes import Causes, End, describe_exit
+from horovod.launch.driver.causes import Causes, RankOutcome, describe_exit
 from horovod.launch.driver.driver import Driver
 from horovod.launch.driver.reaching import Reaching
 from horovod.launch.phrases import counted
@@ -50,7 +50,7 @@ class Outcome:
 
     elapsed_s: float
     """From the start to that first cause, or to the end if all went well."""
-    failure: End | None = None
+    failure: RankOutcome | None = None
     """The end of the rank that failed first, with what it said."""
     refused: Refused | None = None
     error: HorovodError | None = None
@@ -98,7 +98,7 @@ class FixedDriver(Driver):
         self._running: set[int] = set()
         self._not_ended = set(range(size)) if not hosts else set(hosts)
         self._signals = 0
-        self._failure: End | None = None
+        self._failure: RankOutcome | None = None
         self._refused: Refused | None = None
         self._error: HorovodError | None = None
         self._lost: list[HostLost] = []

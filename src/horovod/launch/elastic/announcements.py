@@ -10,7 +10,7 @@ from horovod.launch.driver.actions import Notify
 from horovod.launch.elastic.places import Seat
 from horovod.launch.elastic.reaches import Reaches
 from horovod.launch.elastic.staff import Staff, seats_of
-from horovod.launch.elastic.workers import ON_THE_WAY, State, Worker, Workers
+from horovod.launch.elastic.workers import ON_THE_WAY, Worker, Workers, WorkerState
 from horovod.launch.phrases import counted
 
 __all__ = ["Announcements"]
@@ -114,6 +114,6 @@ class Announcements:
         """Until when newcomers that are ready wait for others that are on their way."""
         workers = self._workers
         living = workers.living()
-        ready = [w.since for w in living if w.state is State.WAITING and w.number not in workers.world]
+        ready = [w.since for w in living if w.state is WorkerState.WAITING and w.number not in workers.world]
         coming = any(w.state in ON_THE_WAY and workers.usable(w) for w in living)
         return min(ready) + workers.rules.gather_s if ready and coming else -math.inf

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from horovod.launch.driver.actions import Doubt, Spoil
 from horovod.launch.driver.causes import describe_exit
-from horovod.launch.elastic.workers import END_S, SPEAK_S, State, Worker, Workers
+from horovod.launch.elastic.workers import END_S, SPEAK_S, Worker, Workers, WorkerState
 from horovod.launch.phrases import counted
 
 __all__ = ["Failures"]
@@ -131,8 +131,10 @@ class Failures:
         members = self._workers.members()
         failed = [member for member in members if member.alive and member.failed_at is not None]
         others = [member for member in members if member not in failed]
-        wanted = any(other.state is State.WAITING for other in others)
-        wanted = wanted and not any(other.state is State.ENDED and other.exit_code == 0 for other in others)
+        wanted = any(other.state is WorkerState.WAITING for other in others)
+        wanted = wanted and not any(
+            other.state is WorkerState.ENDED and other.exit_code == 0 for other in others
+        )
         settled = all(other.reported and not other.stopped for other in others)
         return failed if wanted and settled else []
 
@@ -154,7 +156,7 @@ class Failures:
                 self._workers.actions.append(Doubt(silent.host))
         for number, at in list(self._lost_at.items()):
             worker = self._workers[number]
-            if worker.state is not State.PLACED:
+            if worker.state is not WorkerState.PLACED:
                 del self._lost_at[number]
             elif now >= at:
                 self._lost_at[number] = math.inf
@@ -162,7 +164,7 @@ class Failures:
 
     def _note_lost(self, members: Sequence[Worker], lost: int | None, end_at: float) -> Worker | None:
         """This rank is lost, and is ended then, if it is at work as far as the driver knows; returns it."""
-        if lost is None or lost >= len(members) or members[lost].state is not State.PLACED:
+        if lost is None or lost >= len(members) or members[lost].state is not WorkerState.PLACED:
             return None
         member = members[lost]
         if member.killed:

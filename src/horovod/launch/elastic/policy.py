@@ -30,7 +30,7 @@ from horovod.launch.elastic.shortage import ONCE, Shortage
 from horovod.launch.elastic.staff import Staff, seats_of
 from horovod.launch.elastic.stillness import Stillness
 from horovod.launch.elastic.verdict import Judge
-from horovod.launch.elastic.workers import END_S, ON_THE_WAY, State, Worker, Workers, hosts_of
+from horovod.launch.elastic.workers import END_S, ON_THE_WAY, Worker, Workers, WorkerState, hosts_of
 from horovod.launch.phrases import counted
 
 __all__ = ["ElasticPolicy"]
@@ -117,7 +117,7 @@ class ElasticPolicy:
         worker.report, worker.said, worker.since, worker.came = report_number, report, now, True
         worker.failed_at = None
         workers.begun = workers.begun or report.synced
-        if not report.ready and worker.state is State.PLACED:
+        if not report.ready and worker.state is WorkerState.PLACED:
             anew = [member for member in workers.members() if member.alive and member.said.ready]
             # A member has arrived again: another program runs there. When all have, it begins anew.
             workers.begun = workers.begun and bool(anew)
@@ -125,15 +125,15 @@ class ElasticPolicy:
         if self.phase in ENDS or worker.told_to_end:
             workers.dismiss(worker, "its slot is gone" if worker.told_to_end else "the job has ended", now)
         elif promised is not None and self.phase is Phase.TRAINING:
-            worker.state = State.PLACED
+            worker.state = WorkerState.PLACED
             workers.tell(worker, promised)
         elif not report.ready and number not in workers.world:
-            worker.state = State.PREPARING
+            worker.state = WorkerState.PREPARING
             place = self._staff.expected(worker)
             worker.rank = place[0]
             workers.tell(worker, Expected(place, workers.round))
         else:
-            worker.state = State.WAITING
+            worker.state = WorkerState.WAITING
         self._settle(now)
 
     def leaving(self, number: int, leaving: Leaving, now: float) -> None:
@@ -399,13 +399,13 @@ class ElasticPolicy:
         if self.rules.success_s is None:
             return math.inf
         members = self._workers.members()
-        ended = [m.since for m in members if m.state is State.ENDED and m.exit_code == 0]
+        ended = [m.since for m in members if m.state is WorkerState.ENDED and m.exit_code == 0]
         return min(ended, default=math.inf) + self.rules.success_s
 
     def _form_or_wait(self, now: float) -> None:
         """Form the next world of those that are ready, if they are enough."""
         workers, staff = self._workers, self._staff
-        able = [w for w in workers.living() if w.state is State.WAITING and workers.has_state(w)]
+        able = [w for w in workers.living() if w.state is WorkerState.WAITING and workers.has_state(w)]
         if able and not self._hosts.discovered:
             self._wait_for_slots(now)  # discovery says nothing, which need not mean that all hosts are gone
             return
@@ -489,7 +489,7 @@ class ElasticPolicy:
         for worker in self._workers.living():
             if worker.told_to_end:
                 continue
-            if worker.state is State.WAITING:
+            if worker.state is WorkerState.WAITING:
                 self._workers.dismiss(worker, why, now)
             else:
                 self._workers.end([worker], why)

@@ -10,7 +10,7 @@ from horovod.bootstrap.store.membership import Assigned, Six
 from horovod.launch.driver.actions import Action, Start
 from horovod.launch.elastic.places import Seat, places_of
 from horovod.launch.elastic.reaches import Reaches
-from horovod.launch.elastic.workers import State, Worker, Workers, hosts_of
+from horovod.launch.elastic.workers import Worker, Workers, WorkerState, hosts_of
 from horovod.launch.phrases import counted
 
 __all__ = ["Staff", "seats_of"]
@@ -40,7 +40,7 @@ class Staff:
         """Workers in slots of the job that wait for a place and could take one. Stopped workers are left out;
         everybody else would wait for them.
         """
-        waiting = [each for each in self._workers.living() if each.state is State.WAITING]
+        waiting = [each for each in self._workers.living() if each.state is WorkerState.WAITING]
         return [worker for worker in waiting if self._workers.usable(worker) and not worker.stopped]
 
     def fresh(self) -> list[Worker]:
@@ -116,7 +116,7 @@ class Staff:
         workers = self._workers
         before, old_round = list(workers.world), workers.round
         for member in workers.members():
-            if member.state is State.WAITING and member not in members:
+            if member.state is WorkerState.WAITING and member not in members:
                 workers.dismiss(member, "its slot is not part of the job any more", now)
         in_step = all(
             member.number in workers.world and member.said.formed and not member.said.failed
@@ -125,11 +125,11 @@ class Staff:
         workers.round += 1
         for worker, place in zip(members, places_of(seats_of(members)), strict=True):
             placed = Assigned(workers.round, place, news, in_step)
-            if worker.state is State.STARTING:
+            if worker.state is WorkerState.STARTING:
                 worker.promised = placed
                 workers.start(worker, place)
             else:
-                worker.state, worker.rank = State.PLACED, place[0]
+                worker.state, worker.rank = WorkerState.PLACED, place[0]
                 workers.tell(worker, placed)
         workers.world = [worker.number for worker in members]
         text = f"world {workers.round}: {counted(len(members), 'rank')} on {hosts_of(members)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from horovod.launch.elastic.workers import SPEAK_S, State, Worker, Workers
+from horovod.launch.elastic.workers import SPEAK_S, Worker, Workers, WorkerState
 
 __all__ = ["Stillness"]
 
@@ -28,7 +28,7 @@ class Stillness:
     def look(self, awaited: Sequence[Worker], now: float) -> None:
         """End those of ``awaited`` that stand still, when others have waited for them for long enough."""
         lost_s = self._workers.rules.lost_s
-        waiting = [each for each in awaited if each.state is State.WAITING and not each.stopped]
+        waiting = [each for each in awaited if each.state is WorkerState.WAITING and not each.stopped]
         still = [each for each in awaited if each.stopped and not (each.told_to_end or each.killed)]
         still = still if waiting else []
         # Who is stopped for that long has been silent for it, too; it may be about to go on.

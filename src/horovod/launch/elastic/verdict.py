@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from horovod.launch.elastic.failures import Failures
-from horovod.launch.elastic.workers import State, Worker, Workers, ranks_of
+from horovod.launch.elastic.workers import Worker, Workers, WorkerState, ranks_of
 from horovod.launch.phrases import counted
 from horovod.wordings import too_many_resets
 
@@ -68,8 +68,8 @@ class Judge:
         workers = self._workers
         members = workers.members()
         failures = [member for member in members if member.failed]
-        waiting = [member for member in members if member.state is State.WAITING]
-        succeeded = [m for m in members if m.state is State.ENDED and m.exit_code == 0]
+        waiting = [member for member in members if member.state is WorkerState.WAITING]
+        succeeded = [m for m in members if m.state is WorkerState.ENDED and m.exit_code == 0]
         if succeeded or not waiting:
             self._tell_whether_too_early(succeeded, waiting)
             return Verdict(False, failures, "" if failures else self._never_came_error(members, waiting))

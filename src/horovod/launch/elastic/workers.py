@@ -15,7 +15,7 @@ from horovod.launch.driver.causes import lost_by
 from horovod.launch.elastic.hosts import Hosts, named
 from horovod.launch.elastic.rules import Rules
 
-__all__ = ["END_S", "ON_THE_WAY", "SPEAK_S", "State", "Worker", "Workers", "hosts_of", "ranks_of"]
+__all__ = ["END_S", "ON_THE_WAY", "SPEAK_S", "WorkerState", "Worker", "Workers", "hosts_of", "ranks_of"]
 
 END_S = 10.0
 """A worker that was dismissed, or whose script has failed, has so long to end by itself."""
@@ -29,7 +29,7 @@ _MOST_NAMED = 4
 _ARRIVED = Report(ready=False)
 
 
-class State(Enum):
+class WorkerState(Enum):
     """Stages in the life of a worker."""
 
     STARTING = "starting"  # has not been heard of
@@ -39,7 +39,7 @@ class State(Enum):
     ENDED = "ended"
 
 
-ON_THE_WAY = (State.STARTING, State.PREPARING)
+ON_THE_WAY = (WorkerState.STARTING, WorkerState.PREPARING)
 
 
 @dataclass(eq=False)
@@ -49,7 +49,7 @@ class Worker:
     number: int
     host: str
     index: int
-    state: State = State.STARTING
+    state: WorkerState = WorkerState.STARTING
     report: int = -1
     """The number of its last report; ``said`` what it was."""
     came: bool = False
@@ -81,16 +81,16 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        return self.state is not State.ENDED
+        return self.state is not WorkerState.ENDED
 
     @property
     def failed(self) -> bool:
-        return self.state is State.ENDED and self.exit_code != 0 and not self.told_to_end
+        return self.state is WorkerState.ENDED and self.exit_code != 0 and not self.told_to_end
 
     @property
     def never_came(self) -> bool:
         """True if it has ended well without ever calling ``init()``."""
-        return self.state is State.ENDED and self.exit_code == 0 and not self.came
+        return self.state is WorkerState.ENDED and self.exit_code == 0 and not self.came
 
     @property
     def stopped(self) -> bool:
@@ -99,21 +99,21 @@ class Worker:
     @property
     def lost(self) -> int | None:
         """The rank of the present world that this member has lost, if it has said so and left that world."""
-        if self.state is State.WAITING:
+        if self.state is WorkerState.WAITING:
             return self.said.because
-        return self.lost_last if self.state is State.ENDED else None
+        return self.lost_last if self.state is WorkerState.ENDED else None
 
     @property
     def lost_silent(self) -> int | None:
         """Rank that gave no sign of life, if there is one: others have waited for a sign already."""
-        if self.state is State.WAITING:
+        if self.state is WorkerState.WAITING:
             return lost_by(Word(False, self.said.why, self.said.because))
         return self.lost
 
     @property
     def reported(self) -> bool:
         """A member of which nothing more is awaited before the next world."""
-        return self.state in (State.WAITING, State.ENDED)
+        return self.state in (WorkerState.WAITING, WorkerState.ENDED)
 
 
 class Workers:
@@ -168,7 +168,7 @@ class Workers:
         """True if a worker can give others the state: a member, unless it has left a world in which it did
         not get the state. Before anybody has said to have it, all begin with the same.
         """
-        said = worker.said.synced or worker.state is State.PLACED or not self.begun
+        said = worker.said.synced or worker.state is WorkerState.PLACED or not self.begun
         return worker.number in self.world and said
 
     def usable(self, worker: Worker) -> bool:
@@ -208,7 +208,12 @@ class Workers:
 
     def ended(self, worker: Worker, exit_code: int | None, now: float) -> None:
         """Note an end: by itself, with its host, or of a worker whose process is `exiting` (None)."""
-        worker.state, worker.exit_code, worker.since, worker.end_at = State.ENDED, exit_code, now, math.inf
+        worker.state, worker.exit_code, worker.since, worker.end_at = (
+            WorkerState.ENDED,
+            exit_code,
+            now,
+            math.inf,
+        )
         worker.ended_as, self._ends = self._ends, self._ends + 1
         if exit_code is None and not worker.exiting:
             self.lingering.pop(worker.number, None)  # what the host had is not known, and not to be told
@@ -223,10 +228,10 @@ class Workers:
         for worker in self.living():
             worker.report = -1
             worker.killed = False
-            if worker.state is State.WAITING and worker.number not in self.world:
-                worker.state = State.PREPARING
-            elif worker.state is State.WAITING:
-                worker.state = State.PLACED if self.round else State.STARTING
+            if worker.state is WorkerState.WAITING and worker.number not in self.world:
+                worker.state = WorkerState.PREPARING
+            elif worker.state is WorkerState.WAITING:
+                worker.state = WorkerState.PLACED if self.round else WorkerState.STARTING
         again = [worker for worker in self.living() if worker.told_to_end]
         if again:
             self.end(again, "it was to end before the driver was started again")
