@@ -47,7 +47,7 @@ def abandon(
 
 
 def agent_waits(secret: str, host: str = "here") -> bool:
-    """Whether an agent listens at the reconnect socket of this host."""
+    """True if an agent listens at the reconnect socket of this host."""
     return any(line.endswith(f"@{reconnect_socket(secret, host)}") for line in lines("/proc/net/unix"))
 
 

@@ -48,7 +48,7 @@ class Table:
 
 
 def stale(*tables: Table) -> Iterator[str]:
-    """What to do about tables that are no longer true."""
+    """Advice about each table that is no longer true."""
     for table in tables:
         if table.parts()[1] != table.make():
             yield f"the table {table.name} of {table.page} has changed: {table.command}"

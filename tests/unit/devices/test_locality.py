@@ -1,4 +1,4 @@
-"""Where devices are in a machine, the cores near them, and a rank's share of these."""
+"""Places of devices in a machine, the cores near them, and the share of these that a rank gets."""
 
 from __future__ import annotations
 

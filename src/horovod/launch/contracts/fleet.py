@@ -104,7 +104,7 @@ class Grounds:
     they follow from where the hosts see this machine (`HostFacts.origin`).
     """
     places: bool = False
-    """It places the ranks by itself, and says later where (`Placed`)."""
+    """The fleet places the ranks by itself, and says later where (`Placed`)."""
     key: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES))
     job_id: str = field(default_factory=lambda: secrets.token_hex(_JOB_ID_BYTES))
     carries_key: bool = True
